@@ -1,0 +1,1 @@
+"""What makes numbers: real NCCL, gloo on CPUs, or the replay of a recorded surface."""

@@ -1,0 +1,28 @@
+"""The seam to what makes numbers: one launch on some nodes with one environment."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from topo_tune.records.bench import BenchPlan, Launch, Probe
+from topo_tune.records.inventory import Node
+from topo_tune.records.nccl_env import NcclEnv
+
+
+class Backend(Protocol):
+    """Measures launches and probes. A launch that fails is a Launch with an `error`, never an exception."""
+
+    def measure(self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str) -> Launch:
+        """One launch: fresh ranks on `nodes` with `env` added to the launch environment."""
+
+    def probe(self, nodes: tuple[Node, ...], env: NcclEnv) -> Probe:
+        """An untimed launch that tells which NCCL variables each rank really had."""
+
+    def can_measure(self, env: NcclEnv) -> bool:
+        """Whether the back end has an answer for this setting (a replay knows only what was recorded)."""
+
+    def notes(self) -> tuple[str, ...]:
+        """What every reader of its numbers must be told."""
+
+    def close(self) -> None:
+        """End whatever runs on the nodes."""

@@ -1,0 +1,1 @@
+"""The command line: options -> records -> one call -> text -> exit code."""

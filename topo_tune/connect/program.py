@@ -1,0 +1,114 @@
+"""Programs that travel: a module of `on_node/` is sent over standard input and run by the node's own Python.
+
+Nothing is installed and nothing is left behind. The interpreter is started with a one-line loader that reads a bundle
+of module sources from standard input, makes ordinary modules of them, and calls the last one's `main(stdin)`; the rest
+of standard input is the program's own. Answers are lines behind a marker, so that whatever a login script prints
+before them is told apart.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+from topo_tune.connect.interface import Command, Connection, Output
+from topo_tune.errors import NodeProgramFailed
+
+MARKER = "@topo-tune@ "
+"""Begins every line that a node program means for topo-tune; `on_node` modules print it."""
+
+_LOADER = (
+    "import sys,json,types;i=sys.stdin.buffer;b=json.loads(i.read(int(sys.argv[1])));"
+    "P='topo_tune';Q=P+'.on_node';"
+    "[sys.modules.setdefault(n,types.ModuleType(n)) for n in (P,Q)];"
+    "m=None\n"
+    "for n,s in b:\n"
+    " m=types.ModuleType(Q+'.'+n);sys.modules[Q+'.'+n]=m;setattr(sys.modules[Q],n,m)\n"
+    " exec(compile(s,'<topo-tune '+n+'>','exec'),m.__dict__)\n"
+    "sys.exit(m.main(i))\n"
+)
+
+# Modules that a program imports from its siblings, in the order they must exist.
+_NEEDS = {
+    "collector": ("nccl_conf",),
+    "writer": ("nccl_conf",),
+    "bench_agent": ("nccl_conf",),
+}
+
+
+def bundle(program: str) -> bytes:
+    """The sources of a node program and of the siblings it imports, as the loader reads them."""
+    folder = resources.files("topo_tune.on_node")
+    names = (*_NEEDS.get(program, ()), program)
+    return json.dumps([[name, (folder / f"{name}.py").read_text(encoding="utf-8")] for name in names]).encode()
+
+
+def program_command(
+    python: tuple[str, ...], program: str, payload: bytes = b"", *, deadline_seconds: float, become: bool = False
+) -> Command:
+    """The command that runs a node program; `payload` is what it finds on its standard input."""
+    source = bundle(program)
+    return Command(
+        argv=(*python, "-c", _LOADER, str(len(source))),
+        stdin=source + payload,
+        deadline_seconds=deadline_seconds,
+        become=become,
+    )
+
+
+def run_program(
+    connection: Connection, program: str, request: dict[str, Any], *, deadline_seconds: float, become: bool = False
+) -> dict[str, Any]:
+    """Run a node program to its end and give its answer, a JSON object.
+
+    Raises HostError; NodeProgramFailed when it exits without an answer, or answers `{"error": ...}`.
+    """
+    command = program_command(
+        connection.node.python,
+        program,
+        json.dumps(request).encode(),
+        deadline_seconds=deadline_seconds,
+        become=become,
+    )
+    output = connection.run(command)
+    answer = find_answer(output.stdout)
+    if answer is None:
+        raise _no_answer(connection, program, output)
+    if "error" in answer:
+        raise NodeProgramFailed(connection.node.name, str(answer["error"]), command=program, status=output.status)
+    return answer
+
+
+def find_answer(stdout: bytes) -> dict[str, Any] | None:
+    """The last marked line of a program's output as an object, or None."""
+    for line in reversed(stdout.decode("utf-8", "replace").splitlines()):
+        answer = parse_line(line)
+        if answer is not None:
+            return answer
+    return None
+
+
+def parse_line(line: str) -> dict[str, Any] | None:
+    """A marked line as an object; None for any other line."""
+    if not line.startswith(MARKER):
+        return None
+    try:
+        answer = json.loads(line[len(MARKER) :])
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _no_answer(connection: Connection, program: str, output: Output) -> NodeProgramFailed:
+    tail = output.stderr.decode("utf-8", "replace").strip()[-2000:]
+    python = " ".join(connection.node.python)
+    last_line = tail.splitlines()[-1] if tail else "it wrote nothing to standard error"
+    return NodeProgramFailed(
+        connection.node.name,
+        f"`{python}` ended with status {output.status} and no answer: {last_line}",
+        command=program,
+        status=output.status,
+        stderr_tail=tail,
+        hint="the cluster file's `python:` must name a Python 3.8 or newer on the node",
+    )

@@ -1,0 +1,1 @@
+"""Start a program on N nodes."""

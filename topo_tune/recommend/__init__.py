@@ -1,0 +1,1 @@
+"""6: launches and trace -> Recommendation."""

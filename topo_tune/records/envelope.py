@@ -1,0 +1,199 @@
+"""Records on disk: an envelope with schema, version and provenance around a body, read back strictly."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from topo_tune import __version__
+from topo_tune.errors import BrokenRecord
+from topo_tune.records.bench import BenchPlan, Launch
+from topo_tune.records.inventory import Inventory
+from topo_tune.records.recommendation import Recommendation
+from topo_tune.records.rollout import JournalEntry, RolloutPlan
+from topo_tune.records.scan import Scan
+from topo_tune.records.search import SearchTrace
+from topo_tune.records.topology import Topology
+
+Body = TypeVar("Body")
+
+SCHEMAS: dict[str, tuple[type[Any], int]] = {
+    "topo-tune/inventory": (Inventory, 1),
+    "topo-tune/scan": (Scan, 1),
+    "topo-tune/topology": (Topology, 1),
+    "topo-tune/bench-plan": (BenchPlan, 1),
+    "topo-tune/launch": (Launch, 1),
+    "topo-tune/search-trace": (SearchTrace, 1),
+    "topo-tune/recommendation": (Recommendation, 1),
+    "topo-tune/rollout-plan": (RolloutPlan, 1),
+    "topo-tune/journal-entry": (JournalEntry, 1),
+}
+"""Schema name to the record type it holds and the version written today."""
+
+UPGRADES: dict[tuple[str, int], Callable[[Any], Any]] = {}
+"""(schema, version) to the pure function that turns that version's body into the next one's."""
+
+_SCHEMA_OF = {record: (name, version) for name, (record, version) in SCHEMAS.items()}
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a file says about itself."""
+
+    schema: str
+    version: int
+    tool: str
+    written_at: str
+    made_from: dict[str, str] = {}
+    """file name to the SHA-256 of the file this one was made from"""
+
+
+class Envelope(msgspec.Struct, Generic[Body], frozen=True, forbid_unknown_fields=True):
+    """Head and body."""
+
+    head: Head
+    body: Body
+
+
+def save(path: Path, record: Any, *, made_from: tuple[Path, ...] = (), now: datetime.datetime | None = None) -> None:
+    """Write a record whole (temporary file, fsync, rename): a reader sees the old file or the new, never a part."""
+    envelope = {"head": _head(type(record), made_from, now), "body": record}
+    write_whole(path, msgspec.json.format(msgspec.json.encode(envelope), indent=1) + b"\n")
+
+
+def load(path: Path, record: type[Body]) -> Body:
+    """Read a record back. Raises BrokenRecord naming the file and the path of the wrong value."""
+    try:
+        raw = path.read_bytes()
+    except OSError as exc:
+        raise BrokenRecord(f"cannot read {path}: {exc.strerror}") from exc
+    return _decode(raw, record, str(path))
+
+
+def save_lines_head(path: Path, record: type[Any], *, made_from: tuple[Path, ...] = ()) -> None:
+    """Begin a file of records, one a line: its first line is the head."""
+    write_whole(path, msgspec.json.encode({"head": _head(record, made_from, None)}) + b"\n")
+
+
+def append_line(path: Path, record: Any) -> None:
+    """Add one record to a file of records and sync it, so that a crash costs at most the line being written."""
+    line = msgspec.json.encode(record) + b"\n"
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        # A crash can leave half a line behind; the next line must not be glued to it.
+        if end:
+            file.seek(end - 1)
+            if file.read(1) != b"\n":
+                file.truncate(_end_of_last_line(path))
+                file.seek(0, os.SEEK_END)
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load_lines(path: Path, record: type[Body]) -> tuple[Body, ...]:
+    """Every whole record of a file of records; half a line at the end, left by a crash, is dropped."""
+    return tuple(_iterate_lines(path, record))
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file's content in one step, synced to disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _head(record: type[Any], made_from: tuple[Path, ...], now: datetime.datetime | None) -> Head:
+    schema, version = _SCHEMA_OF[record]
+    at = now or datetime.datetime.now(datetime.timezone.utc)
+    return Head(
+        schema=schema,
+        version=version,
+        tool=f"topo-tune {__version__}",
+        written_at=at.isoformat(timespec="seconds"),
+        made_from={path.name: sha256_of(path) for path in made_from if path.exists()},
+    )
+
+
+def _decode(raw: bytes, record: type[Body], where: str) -> Body:
+    try:
+        envelope = msgspec.json.decode(raw, type=Envelope[Any])
+        _check_head(envelope.head, record, where)
+        body = upgrade(envelope.head.schema, envelope.head.version, envelope.body)
+        return msgspec.convert(body, type=record)
+    except msgspec.MsgspecError as exc:
+        raise BrokenRecord(f"{where}: {exc}", hint="the file is damaged or was edited by hand") from exc
+
+
+def upgrade(schema: str, version: int, body: Any) -> Any:
+    """A body of an old version as today's version; a body of today's version as it is."""
+    while version < SCHEMAS[schema][1]:
+        body = UPGRADES[schema, version](body)
+        version += 1
+    return body
+
+
+def _check_head(head: Head, record: type[Any], where: str) -> None:
+    schema, version = _SCHEMA_OF[record]
+    if head.schema != schema:
+        raise BrokenRecord(f"{where}: holds `{head.schema}`, expected `{schema}`")
+    if head.version > version:
+        raise BrokenRecord(
+            f"{where}: version {head.version} of `{schema}`; this topo-tune reads up to {version}",
+            hint=f"it was written by {head.tool}; use that version or a newer one",
+        )
+
+
+def _iterate_lines(path: Path, record: type[Body]) -> Iterator[Body]:
+    try:
+        raw = path.read_bytes()
+    except OSError as exc:
+        raise BrokenRecord(f"cannot read {path}: {exc.strerror}") from exc
+    lines = raw.split(b"\n")
+    # Behind the last newline stands nothing, or what a crash left of a line.
+    for number, line in enumerate(lines[:-1], start=1):
+        where = f"{path}:{number}"
+        if number == 1:
+            head = _line_head(line, where)
+            _check_head(head, record, where)
+            continue
+        try:
+            body = upgrade(head.schema, head.version, msgspec.json.decode(line))
+            yield msgspec.convert(body, type=record)
+        except msgspec.MsgspecError as exc:
+            raise BrokenRecord(f"{where}: {exc}", hint="the file is damaged or was edited by hand") from exc
+
+
+class _HeadLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    head: Head
+
+
+def _line_head(line: bytes, where: str) -> Head:
+    try:
+        return msgspec.json.decode(line, type=_HeadLine).head
+    except msgspec.MsgspecError as exc:
+        raise BrokenRecord(f"{where}: the first line is not a topo-tune head: {exc}") from exc
+
+
+def _end_of_last_line(path: Path) -> int:
+    return path.read_bytes().rfind(b"\n") + 1

@@ -1,0 +1,1 @@
+"""Any record -> text for people."""

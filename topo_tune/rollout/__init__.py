@@ -1,0 +1,1 @@
+"""7: Recommendation -> files on nodes, wave by wave, with a journal."""

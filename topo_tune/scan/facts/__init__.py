@@ -1,0 +1,1 @@
+"""One file a fact: what to ask a node, and a pure parser for the answer."""

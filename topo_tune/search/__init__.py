@@ -1,0 +1,1 @@
+"""5: space and evaluate() -> SearchTrace."""

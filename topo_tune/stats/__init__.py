@@ -1,0 +1,1 @@
+"""Pure numbers: summaries, intervals, comparisons."""
