@@ -55,7 +55,11 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         first = self.since or self.first_tag
         if first is not None and version < version_tuple(first):
             return False
-        return self.until is None or version <= version_tuple(self.until)
+        if self.until is None:
+            return True
+        last = version_tuple(self.until)
+        # `until: 2.4` includes 2.4.8.
+        return version[: len(last)] <= last
 
 
 class Misnomer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -90,8 +90,12 @@ def append_line(path: Path, record: Any) -> None:
         if end:
             file.seek(end - 1)
             if file.read(1) != b"\n":
-                file.truncate(_end_of_last_line(path))
-                file.seek(0, os.SEEK_END)
+                end = _end_of_last_line(path)
+        if not end:
+            # A record must not become the head; `save_lines_head` writes whole, so no crash leaves this behind.
+            raise BrokenRecord(f"cannot add to {path}: it has no head")
+        file.truncate(end)
+        file.seek(end)
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
@@ -162,6 +166,8 @@ def _check_head(head: Head, record: type[Any], where: str) -> None:
             f"{where}: version {head.version} of `{schema}`; this topo-tune reads up to {version}",
             hint=f"it was written by {head.tool}; use that version or a newer one",
         )
+    if any((schema, older) not in UPGRADES for older in range(head.version, version)):
+        raise BrokenRecord(f"{where}: version {head.version} of `{schema}`, which this topo-tune cannot read")
 
 
 def _iterate_lines(path: Path, record: type[Body]) -> Iterator[Body]:
@@ -170,6 +176,8 @@ def _iterate_lines(path: Path, record: type[Body]) -> Iterator[Body]:
     except OSError as exc:
         raise BrokenRecord(f"cannot read {path}: {exc.strerror}") from exc
     lines = raw.split(b"\n")
+    if len(lines) == 1:
+        raise BrokenRecord(f"{path}: it has no head", hint="the file is damaged or was edited by hand")
     # Behind the last newline stands nothing, or what a crash left of a line.
     for number, line in enumerate(lines[:-1], start=1):
         where = f"{path}:{number}"

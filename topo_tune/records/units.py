@@ -7,7 +7,8 @@ import re
 from topo_tune.errors import InputError
 
 _SUFFIXES = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_SIZE = re.compile(r"^\s*(\d+)\s*([KMG]?)(?:I?B)?\s*$", re.IGNORECASE)
+# Eighteen digits are more than any memory holds, and few enough that Python converts them.
+_SIZE = re.compile(r"\s*([0-9]{1,18})\s*([KMG]?)(?:(?<=[KMG])I?B|B)?\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: str | int) -> int:
@@ -20,7 +21,7 @@ def parse_bytes(text: str | int) -> int:
     if isinstance(text, int):
         value = text
     else:
-        match = _SIZE.match(text)
+        match = _SIZE.fullmatch(text)
         if not match:
             raise InputError(f"`{text}` is not a message size", hint="write it as `8K`, `128K`, `32M`")
         value = int(match.group(1)) * _SUFFIXES[match.group(2).upper()]
