@@ -7,6 +7,7 @@ docs/explanation/how-nccl-reads-settings.md. Runs on nodes and in tests; standar
 from __future__ import annotations
 
 import os
+from typing import Mapping
 
 SYSTEM_FILE = "/etc/nccl.conf"
 DROP_IN_DIRECTORY = "/etc/nccl/conf.d"
@@ -16,11 +17,11 @@ COMMENTS_SINCE = (2, 26, 2)
 """`#` in column 0 is a comment from this version on; older ones set a variable whose name begins with `#`."""
 
 
-def parse(text):
-    """The settings of one file as NCCL takes them: a list of (line number, name, value), duplicates included.
+def parse(text: str) -> list[tuple[int, str, str]]:
+    """The settings of one file as NCCL takes them: (line number, name, value), duplicates included.
 
-    A line is cut at its first `=`; nothing is trimmed; a line without `=` is skipped, as is one that begins with `#`.
-    A carriage return at the end is dropped, as NCCL does from 2.30.3.
+    A line is cut at its first `=`; nothing is trimmed; a line without `=` is skipped, as is one that begins with
+    `#`. A carriage return at the end is dropped, as NCCL does from 2.30.3.
     """
     settings = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -33,10 +34,10 @@ def parse(text):
     return settings
 
 
-def problems(text):
+def problems(text: str) -> list[tuple[int, str]]:
     """Lines that NCCL would read otherwise than their author meant: a list of (line number, explanation)."""
     found = []
-    seen = {}
+    seen: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         if line.endswith("\r"):
             found.append((number, "ends with a carriage return, which NCCL before 2.30.3 keeps in the value"))
@@ -45,14 +46,21 @@ def problems(text):
             continue
         if line.startswith("#"):
             if "=" in line:
-                found.append((number, "is a comment only from NCCL 2.26.2 on; older ones set a variable with this name"))
+                found.append(
+                    (
+                        number,
+                        "is a comment only from NCCL 2.26.2 on; older ones set a variable with this name",
+                    )
+                )
             continue
         if "=" not in line:
             found.append((number, "has no `=` and is skipped"))
             continue
         name, value = line.split("=", 1)
-        if line.startswith("export ") or line.startswith("set "):
-            found.append((number, "begins with `%s`, which NCCL makes a part of the name" % line.split(" ", 1)[0]))
+        if line.startswith(("export ", "set ")):
+            found.append(
+                (number, "begins with `%s`, which NCCL makes a part of the name" % line.split(" ", 1)[0])
+            )
         elif name != name.strip():
             found.append((number, "has a space around the name, which NCCL keeps"))
         elif not name:
@@ -72,7 +80,7 @@ def problems(text):
     return found
 
 
-def files_in_order(environment, root="/", home=None):
+def files_in_order(environment: Mapping[str, str], root: str = "/", home: str | None = None) -> list[str]:
     """The paths that NCCL opens, first wins: $NCCL_CONF_FILE or else ~/.nccl.conf, then /etc/nccl.conf.
 
     `root` is a prefix for a node whose files live below a folder; `home` overrides $HOME.
@@ -82,22 +90,24 @@ def files_in_order(environment, root="/", home=None):
         first = named
     else:
         home = home or environment.get("HOME") or ""
-        first = os.path.join(home, ".nccl.conf") if home else None
+        first = os.path.join(home, ".nccl.conf") if home else ""
     return [under(root, path) for path in (first, SYSTEM_FILE) if path]
 
 
-def under(root, path):
+def under(root: str, path: str) -> str:
     """A path of the node below its root prefix."""
     if root in ("", "/"):
         return path
     return os.path.join(root, path.lstrip("/"))
 
 
-def resolve(environment, root="/", home=None):
+def resolve(
+    environment: Mapping[str, str], root: str = "/", home: str | None = None
+) -> dict[str, tuple[str, str]]:
     """The NCCL variables a process would have: {name: (value, where it came from)}.
 
-    The process environment wins over files, an earlier file over a later one, an earlier line over a later one. A
-    variable that exists in the environment but is empty blocks the files' value and counts as unset.
+    The process environment wins over files, an earlier file over a later one, an earlier line over a later one.
+    A variable that exists in the environment but is empty blocks the files' value and counts as unset.
     """
     found = {}
     for name, value in environment.items():

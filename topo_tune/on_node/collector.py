@@ -1,0 +1,793 @@
+"""What a node can tell about itself, gathered in one go and printed as one line of JSON.
+
+Everything here is raw: texts of files, outputs of commands, lists of what exists. Meaning is given to it by
+`topo_tune.scan` on the other side. Runs under the node's own Python, 3.8 or newer, standard library only
+(NVML through `pynvml` where it happens to be installed); changes nothing on the node.
+
+Each group of questions is a probe: a forked child with a deadline, all started at once. A driver that hangs,
+a dead network file system, a crash inside a library: each costs its own probe and no more, and the reason is
+part of the answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import hashlib
+import importlib.util
+import json
+import mmap
+import os
+import platform
+import re
+import select
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Set, Tuple
+
+from topo_tune.on_node import nccl_conf
+
+MARKER = "@topo-tune@ "
+"""Begins the line that holds the answer; the same as in `topo_tune/connect/program.py`."""
+
+FORMAT = "topo-tune/collector"
+VERSION = 1
+
+PROBE_OUTPUT_LIMIT_BYTES = 8 << 20
+COMMAND_OUTPUT_LIMIT_BYTES = 1 << 20
+TEXT_LIMIT_BYTES = 64 << 10
+"""How much of a file's text travels; its hash is of the whole file."""
+HASHED_LIMIT_BYTES = 16 << 20
+LIST_LIMIT = 1024
+"""Interfaces, devices or files of one kind; more than that is said and cut."""
+
+# A probe gives up its command this long before it would be ended itself, so that it can still say what it
+# has, and so that no command outlives its probe.
+_GRACE_SECONDS = 0.5
+
+_QUERY_FIELDS = "index,name,uuid,pci.bus_id,memory.total,driver_version"
+
+# Login sessions often have a shorter PATH than jobs: these are looked at after it.
+_MORE_PATH = (
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    ":/usr/local/nvidia/bin:/usr/local/cuda/bin:/run/nvidia/driver/usr/bin"
+)
+
+_LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/lib64",
+    "/lib",
+    "/usr/local/lib",
+    "/usr/local/lib64",
+    "/usr/local/cuda/lib64",
+    "/usr/local/nccl*/lib",
+    "/opt/nccl*/lib",
+    "/opt/nccl*/build/lib",
+)
+
+_CPUINFO_KEYS = (
+    "processor",
+    "vendor_id",
+    "model name",
+    "physical id",
+    "core id",
+    "CPU implementer",
+    "CPU part",
+    "cpu",
+    "machine",
+)
+
+Json = Dict[str, Any]
+
+
+def main(stdin: BinaryIO) -> int:
+    """Read a request, a JSON object, up to the end of `stdin`; print the answer behind the marker."""
+    try:
+        request = _read_request(stdin.read())
+    except ValueError as error:
+        answer = {"error": "the collector's request cannot be understood: %s" % error}  # type: Json
+    else:
+        answer = collect(request, dict(os.environ))
+    # The empty line ends whatever a login script left unfinished.
+    sys.stdout.write("\n" + MARKER + json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    return 0
+
+
+def collect(request: Mapping[str, Any], environment: Mapping[str, str]) -> Json:
+    """Everything this node tells, as plain JSON values.
+
+    The request's keys: `root` (prefix of the node's files), `home` (None: $HOME), `command_deadline_seconds`
+    (for each command) and `deadline_seconds` (for the whole).
+    """
+    started = time.monotonic()
+    root, home = request["root"], request["home"]
+    command_seconds = request["command_deadline_seconds"]
+    until = started + request["deadline_seconds"]
+    proc, sys_ = _proc_or_sys(root, "proc"), _proc_or_sys(root, "sys")
+    commands = _Commands(environment, command_seconds, until - _GRACE_SECONDS)
+    probes = {
+        "machine": (lambda: machine(root, proc), until),
+        "cpu": (lambda: cpu(proc, sys_), until),
+        "numa": (lambda: numa(sys_), until),
+        "nvml": (nvml, min(until, started + command_seconds)),
+        "nvidia_smi": (lambda: nvidia_smi(commands), until),
+        "network": (lambda: network(sys_, commands), until),
+        "libraries": (lambda: libraries(environment, commands), until),
+        "files": (lambda: files(environment, root, home), until),
+    }  # type: Dict[str, Tuple[Callable[[], Json], float]]
+    answer = {
+        "format": FORMAT,
+        "version": VERSION,
+        "hostname": _clean(socket.gethostname()),
+        "kernel": _clean(platform.release()),
+        "architecture": platform.machine(),
+        "python": "%s %s" % (platform.python_version(), _clean(sys.executable or "?")),
+        "root": _clean(root),
+        "proc": _clean(proc),
+        "sys": _clean(sys_),
+        "environment": nccl_variables(environment),
+    }  # type: Json
+    absent = []  # type: List[Json]
+    for name, result in run_probes(probes).items():
+        absent.extend(result.pop("absent", []))
+        answer[name] = result
+    answer["absent"] = absent
+    answer["seconds"] = round(time.monotonic() - started, 3)
+    return answer
+
+
+def _read_request(data: bytes) -> Json:
+    given = json.loads(data.decode("utf-8") or "{}")
+    if not isinstance(given, dict):
+        raise ValueError("it is not an object")
+    command_seconds = given.get("command_deadline_seconds", 10.0)
+    request = {
+        "root": given.get("root") or "/",
+        "home": given.get("home"),
+        "command_deadline_seconds": command_seconds,
+        "deadline_seconds": given.get("deadline_seconds"),
+    }
+    for name in ("root", "home"):
+        if not isinstance(request[name], (str, type(None))):
+            raise ValueError("`%s` is not text" % name)
+    if request["deadline_seconds"] is None and isinstance(command_seconds, (int, float)):
+        # Twice: `nvidia-smi` is asked three times, and not again once it has hung.
+        request["deadline_seconds"] = 2 * command_seconds + 5.0
+    for name in ("command_deadline_seconds", "deadline_seconds"):
+        value = request[name]
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 86400:
+            raise ValueError("`%s` is not a number of seconds" % name)
+    return request
+
+
+def nccl_variables(environment: Mapping[str, str]) -> List[List[str]]:
+    """The NCCL_ variables, sorted; nothing else of the environment ever leaves the node."""
+    return [
+        [_clean(name), _clean(environment[name])] for name in sorted(environment) if name.startswith("NCCL_")
+    ]
+
+
+# --- the probes ---------------------------------------------------------------------------------------------
+
+
+def machine(root: str, proc: str) -> Json:
+    """Operating system and memory."""
+    absent = []  # type: List[Json]
+    os_release = _first_text([nccl_conf.under(root, p) for p in ("/etc/os-release", "/usr/lib/os-release")])
+    if os_release is None:
+        absent.append(_absent("operating system", "no os-release file below %s" % root))
+    meminfo = _text(os.path.join(proc, "meminfo"), absent, "memory")
+    return {"os_release": os_release, "meminfo": (meminfo or "")[:4096] or None, "absent": absent}
+
+
+def cpu(proc: str, sys_: str) -> Json:
+    """The lines of /proc/cpuinfo that say what the CPUs are, and how many packages and cores /sys counts."""
+    absent = []  # type: List[Json]
+    text = _text(os.path.join(proc, "cpuinfo"), absent, "CPU", limit=4 << 20)
+    lines = [line for line in (text or "").splitlines() if line.split(":")[0].strip() in _CPUINFO_KEYS]
+    packages, cores, threads = set(), set(), 0
+    for folder in glob.glob(os.path.join(sys_, "devices/system/cpu/cpu[0-9]*/topology")):
+        package = _value(os.path.join(folder, "physical_package_id"))
+        core = _value(os.path.join(folder, "core_id"))
+        threads += 1
+        if package is not None and package != "-1":
+            packages.add(package)
+        if core is not None:
+            cores.add((package, core))
+    return {
+        "cpuinfo": "\n".join(lines),
+        "sockets": len(packages) or None,
+        "cores": len(cores) or None,
+        "threads": threads or None,
+        "absent": absent,
+    }
+
+
+def numa(sys_: str) -> Json:
+    """Each NUMA node's CPU list and memory."""
+    absent = []  # type: List[Json]
+    found = []
+    for folder in glob.glob(os.path.join(sys_, "devices/system/node/node[0-9]*")):
+        digits = os.path.basename(folder)[4:]
+        if digits.isdigit():
+            cpulist = _value(os.path.join(folder, "cpulist")) or ""
+            meminfo = _text(os.path.join(folder, "meminfo"), [], "") or ""
+            found.append({"index": int(digits), "cpulist": cpulist, "meminfo": meminfo[:256]})
+    if not found:
+        absent.append(_absent("NUMA nodes", "none below %s/devices/system/node" % sys_))
+    return {"nodes": sorted(found, key=lambda node: int(str(node["index"]))), "absent": absent}
+
+
+def nvml() -> Json:
+    """GPUs as NVML tells them, through `pynvml` where this Python has it."""
+    try:
+        import pynvml
+    except ImportError:
+        return {"absent": [_absent("NVML", "this Python has no `pynvml`; `nvidia-smi` is asked instead")]}
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return {"absent": [_absent("NVML", _clean(str(error)))]}
+
+    def ask(function_name: str, *arguments: Any) -> Any:
+        function = getattr(pynvml, function_name, None)
+        if function is None:
+            return None
+        try:
+            answer = function(*arguments)
+        except pynvml.NVMLError:
+            return None
+        return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else answer
+
+    gpus, absent = [], []
+    for index in range(ask("nvmlDeviceGetCount") or 0):
+        handle = ask("nvmlDeviceGetHandleByIndex", index)
+        if handle is None:
+            absent.append(_absent("GPU %d" % index, "NVML counts it and gives no handle for it"))
+            continue
+        memory = ask("nvmlDeviceGetMemoryInfo", handle)
+        capability = ask("nvmlDeviceGetCudaComputeCapability", handle)
+        pci = ask("nvmlDeviceGetPciInfo", handle)
+        bus_id = getattr(pci, "busId", None)
+        gpus.append(
+            {
+                "index": index,
+                "name": ask("nvmlDeviceGetName", handle),
+                "uuid": ask("nvmlDeviceGetUUID", handle),
+                "pci_bus_id": bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id,
+                "memory_bytes": None if memory is None else int(memory.total),
+                "compute_capability": None if capability is None else "%d.%d" % tuple(capability),
+            }
+        )
+    cuda = ask("nvmlSystemGetCudaDriverVersion")
+    return {
+        "driver": ask("nvmlSystemGetDriverVersion"),
+        "cuda_driver": None if not cuda else "%d.%d" % (cuda // 1000, cuda % 1000 // 10),
+        "gpus": gpus,
+        "absent": absent,
+    }
+
+
+def nvidia_smi(commands: _Commands) -> Json:
+    """The outputs of `nvidia-smi topo -m`, of its query and of its table."""
+    topology = commands.run(("nvidia-smi", "topo", "-m"))
+    query = commands.run(("nvidia-smi", "--query-gpu=%s,compute_cap" % _QUERY_FIELDS, "--format=csv,nounits"))
+    if query["status"] not in (None, 0) or "not a valid field" in query["stdout"]:
+        # Drivers before 510 do not know compute_cap.
+        query = commands.run(("nvidia-smi", "--query-gpu=%s" % _QUERY_FIELDS, "--format=csv,nounits"))
+    header = commands.run(("nvidia-smi",))
+    return {"topology": topology, "query": query, "header": header}
+
+
+def network(sys_: str, commands: _Commands) -> Json:
+    """Network interfaces, RDMA devices, and where GPUs sit on the PCI bus."""
+    absent = []  # type: List[Json]
+    addresses = _addresses(commands, absent) if sys_ == "/sys" else {}
+    interfaces = []
+    for folder in _listed(os.path.join(sys_, "class/net"), "network interfaces", absent):
+        name = os.path.basename(folder)
+        interfaces.append(
+            {
+                "name": _clean(name),
+                "type": _value(os.path.join(folder, "type")),
+                "operstate": _value(os.path.join(folder, "operstate")),
+                "speed": _value(os.path.join(folder, "speed")),
+                "devtype": _devtype(folder),
+                "has_device": os.path.exists(os.path.join(folder, "device")),
+                "numa_node": _value(os.path.join(folder, "device/numa_node")),
+                "driver": _link_name(os.path.join(folder, "device/driver")),
+                "addresses": addresses.get(name, []),
+            }
+        )
+    rdma = []
+    for folder in _listed(os.path.join(sys_, "class/infiniband"), "RDMA devices", absent):
+        ports = []
+        for port in sorted(glob.glob(os.path.join(folder, "ports/*"))):
+            parts = {key: _value(os.path.join(port, key)) for key in ("state", "rate", "link_layer")}
+            ports.append({"port": os.path.basename(port), **parts})
+        rdma.append(
+            {
+                "name": _clean(os.path.basename(folder)),
+                "ports": ports,
+                "numa_node": _value(os.path.join(folder, "device/numa_node")),
+                "driver": _link_name(os.path.join(folder, "device/driver")),
+            }
+        )
+    files_ = sorted(glob.glob("/dev/infiniband/uverbs*"))
+    return {
+        "interfaces": interfaces,
+        "rdma": rdma,
+        "rdma_files": [path for path in files_ if os.access(path, os.R_OK | os.W_OK)],
+        "gpu_functions": _gpu_functions(sys_),
+        "absent": absent,
+    }
+
+
+def libraries(environment: Mapping[str, str], commands: _Commands) -> Json:
+    """Every libnccl this node has where a job would look, and what the torch of this Python would load.
+
+    Nothing is loaded or imported: versions are read out of the files' bytes, names and package records.
+    """
+    absent = []  # type: List[Json]
+    found = []  # type: List[Json]
+    seen = set()
+
+    def add(path: str, found_in: str) -> Optional[Json]:
+        real = os.path.realpath(path)
+        if not os.path.isfile(real):
+            return None
+        if real in seen:
+            return next(entry for entry in found if entry["real"] == real)
+        seen.add(real)
+        entry = {
+            "path": _clean(path),
+            "real": _clean(real),
+            "found_in": found_in,
+            "version": _version_in_file(real) or _version_in_name(real),
+        }  # type: Json
+        found.append(entry)
+        return entry
+
+    torch = _torch(absent)
+    torch_nccl = None  # type: Optional[str]
+    for path in torch.pop("bundled", []) if torch else []:
+        entry = add(path, "torch")
+        torch_nccl = torch_nccl or (entry["version"] if entry else None)
+    for folder in _site_folders():
+        for path in _libraries_in(os.path.join(folder, "nvidia/nccl/lib")):
+            entry = add(path, "pip")
+            if entry and entry["version"] is None:
+                entry["version"] = _package_version(folder)
+            if entry and torch and torch.get("cuda") and torch.get("site") == folder:
+                torch_nccl = torch_nccl or entry["version"]
+    for folder in filter(None, environment.get("LD_LIBRARY_PATH", "").split(":")):
+        for path in _libraries_in(folder):
+            add(path, "LD_LIBRARY_PATH")
+    cache = commands.run(("ldconfig", "-p"))
+    for path in re.findall(r"=> (\S*/libnccl\.so\S*)", cache["stdout"]):
+        add(path, "system")
+    for pattern in _LIBRARY_FOLDERS:
+        for folder in sorted(glob.glob(pattern)):
+            for path in _libraries_in(folder):
+                add(path, "system")
+    if torch and torch.get("cuda") and torch_nccl is None:
+        torch_nccl = _nccl_linked_by(torch, found, absent)
+    return {
+        "found": found[:LIST_LIMIT],
+        "torch": torch.get("version") if torch else None,
+        "torch_cuda": torch.get("cuda") if torch else None,
+        "torch_nccl": torch_nccl,
+        "absent": absent,
+    }
+
+
+def files(environment: Mapping[str, str], root: str, home: Optional[str]) -> Json:
+    """The files that NCCL reads, in its order, and the fragments of topo-tune's drop-in directory."""
+    paths = nccl_conf.files_in_order(environment, root, home)
+    pattern = os.path.join(glob.escape(nccl_conf.under(root, nccl_conf.DROP_IN_DIRECTORY)), "*.conf")
+    read = [_conf_file(path, "nccl") for path in dict.fromkeys(paths)]
+    return {"files": read + [_conf_file(path, "drop-in") for path in sorted(glob.glob(pattern))[:LIST_LIMIT]]}
+
+
+# --- parts of the probes ------------------------------------------------------------------------------------
+
+
+def _conf_file(path: str, role: str) -> Json:
+    entry = {
+        "path": _clean(path),
+        "role": role,
+        "exists": False,
+        "sha256": None,
+        "text": None,
+        "problem": None,
+    }  # type: Json
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return {**entry, "exists": True, "problem": "is not an ordinary file"}
+        with open(path, "rb") as file:
+            data = file.read(HASHED_LIMIT_BYTES + 1)
+    except FileNotFoundError:
+        return entry
+    except OSError as error:
+        unreadable = not isinstance(error, NotADirectoryError)
+        return {**entry, "exists": unreadable, "problem": _clean(error.strerror or str(error))}
+    entry["exists"] = True
+    if len(data) > HASHED_LIMIT_BYTES:
+        return {**entry, "problem": "is larger than %d bytes and was not read" % HASHED_LIMIT_BYTES}
+    entry["sha256"] = hashlib.sha256(data).hexdigest()
+    entry["text"] = data[:TEXT_LIMIT_BYTES].decode("utf-8", "replace")
+    if len(data) > TEXT_LIMIT_BYTES:
+        entry["problem"] = "only the first %d of %d bytes were looked at" % (TEXT_LIMIT_BYTES, len(data))
+    elif b"\0" in data:
+        entry["problem"] = "holds zero bytes"
+    return entry
+
+
+def _torch(absent: List[Json]) -> Optional[Json]:
+    """Versions and own libraries of the torch that this Python would import; it is not imported."""
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError, AttributeError) as error:
+        absent.append(_absent("torch", _clean(str(error))))
+        return None
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    if not folders:
+        absent.append(_absent("torch", "this Python cannot import torch"))
+        return None
+    folder = folders[0]
+    text = _text(os.path.join(folder, "version.py"), absent, "torch version", limit=16 << 10) or ""
+    version = re.search(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", text, re.M)
+    cuda = re.search(r"^cuda\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", text, re.M)
+    return {
+        "version": version.group(1) if version else "unknown",
+        "cuda": cuda.group(1) if cuda else None,
+        "folder": folder,
+        "site": os.path.dirname(folder),
+        "bundled": _libraries_in(os.path.join(folder, "lib")),
+    }
+
+
+def _nccl_linked_by(torch: Json, found: List[Json], absent: List[Json]) -> Optional[str]:
+    """The NCCL inside libtorch_cuda.so, or the one on the library path that it would load."""
+    path = os.path.join(torch["folder"], "lib", "libtorch_cuda.so")
+    static = _version_in_file(path)
+    if static:
+        return static
+    for found_in in ("LD_LIBRARY_PATH", "system"):
+        for entry in found:
+            if entry["found_in"] == found_in and entry["version"]:
+                return str(entry["version"])
+    absent.append(_absent("NCCL of torch", "torch has CUDA, and no libnccl is where it would look"))
+    return None
+
+
+def _site_folders() -> List[str]:
+    return [
+        folder
+        for folder in dict.fromkeys(os.path.abspath(p or ".") for p in sys.path)
+        if os.path.isdir(folder)
+    ]
+
+
+def _package_version(site: str) -> Optional[str]:
+    for folder in sorted(
+        glob.glob(os.path.join(glob.escape(site), "nvidia_nccl_cu*-*.dist-info")), reverse=True
+    ):
+        match = re.search(r"-([0-9][0-9.]*)\.dist-info$", folder)
+        if match:
+            return match.group(1)
+    return None
+
+
+def _libraries_in(folder: str) -> List[str]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return [
+        os.path.join(folder, name) for name in sorted(names) if re.match(r"libnccl\.so(\.[0-9.]+)?$", name)
+    ]
+
+
+def _version_in_file(path: str) -> Optional[str]:
+    """The version in a library's own bytes, kept there for `strings` (NCCL's src/init.cc: VERSION_STRING)."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            match = re.search(rb"NCCL version (\d+\.\d+\.\d+)[0-9A-Za-z.~-]*\+cuda\d", data)
+            return match.group(1).decode("ascii") if match else None
+    except (OSError, ValueError):
+        # mmap refuses an empty file with a ValueError
+        return None
+
+
+def _version_in_name(path: str) -> Optional[str]:
+    match = re.search(r"libnccl\.so\.(\d+\.\d+\.\d+)$", path)
+    return match.group(1) if match else None
+
+
+def _addresses(commands: _Commands, absent: List[Json]) -> Dict[str, List[str]]:
+    """Interface name to its addresses with prefix lengths; hardware addresses stay on the node."""
+    output = commands.run(("ip", "-j", "addr"))
+    found = {}  # type: Dict[str, List[str]]
+    if output["status"] == 0:
+        try:
+            for entry in json.loads(output["stdout"]):
+                infos = entry.get("addr_info", [])
+                found[entry["ifname"]] = [
+                    "%s/%s" % (info["local"], info["prefixlen"]) for info in infos if "local" in info
+                ]
+            return found
+        except (ValueError, KeyError, TypeError, AttributeError):
+            absent.append(
+                _absent("addresses", "`ip -j addr` did not answer in JSON; only IPv4 is asked of the kernel")
+            )
+    return {name: address for name, address in _ipv4_of_kernel().items() if address}
+
+
+def _ipv4_of_kernel() -> Dict[str, List[str]]:
+    import fcntl
+
+    siocgifaddr = 0x8915  # linux/sockios.h
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode("utf-8", "surrogateescape")[:15])
+            try:
+                answer = fcntl.ioctl(asking.fileno(), siocgifaddr, request)
+            except OSError:
+                # no IPv4 address on it
+                continue
+            found[name] = [socket.inet_ntoa(answer[20:24])]
+    return found
+
+
+def _gpu_functions(sys_: str) -> List[Json]:
+    """NVIDIA display controllers on the PCI bus: there even when the driver is not."""
+    found = []
+    for folder in sorted(glob.glob(os.path.join(sys_, "bus/pci/devices/*"))):
+        if _value(os.path.join(folder, "vendor")) != "0x10de":
+            continue
+        if (_value(os.path.join(folder, "class")) or "").startswith(("0x0300", "0x0302")):
+            numa_node = _value(os.path.join(folder, "numa_node"))
+            found.append({"pci_bus_id": os.path.basename(folder), "numa_node": numa_node})
+    return found[:LIST_LIMIT]
+
+
+def _devtype(folder: str) -> Optional[str]:
+    for name in ("bridge", "bonding", "tun_flags"):
+        if os.path.exists(os.path.join(folder, name)):
+            return name
+    match = re.search(r"^DEVTYPE=(\S+)$", _text(os.path.join(folder, "uevent"), [], "") or "", re.M)
+    return _clean(match.group(1)) if match else None
+
+
+def _listed(folder: str, what: str, absent: List[Json]) -> List[str]:
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        absent.append(_absent(what, "cannot list %s: %s" % (folder, error.strerror)))
+        return []
+    if len(names) > LIST_LIMIT:
+        absent.append(_absent(what, "%d found, the first %d kept" % (len(names), LIST_LIMIT)))
+    # /sys/class/net also holds plain files such as bonding_masters.
+    return [
+        os.path.join(folder, name) for name in names[:LIST_LIMIT] if os.path.isdir(os.path.join(folder, name))
+    ]
+
+
+def _proc_or_sys(root: str, name: str) -> str:
+    """/proc or /sys below the root prefix where it is there, the machine's own otherwise."""
+    own = nccl_conf.under(root, "/" + name)
+    return own if os.path.isdir(own) else "/" + name
+
+
+def _first_text(paths: List[str]) -> Optional[str]:
+    for path in paths:
+        text = _text(path, [], "")
+        if text is not None:
+            return text
+    return None
+
+
+def _text(path: str, absent: List[Json], what: str, limit: int = TEXT_LIMIT_BYTES) -> Optional[str]:
+    try:
+        with open(path, "rb") as file:
+            return file.read(limit).decode("utf-8", "replace")
+    except OSError as error:
+        absent.append(_absent(what, "cannot read %s: %s" % (_clean(path), error.strerror)))
+        return None
+
+
+def _value(path: str) -> Optional[str]:
+    """A one-line file of /sys, or None: some of them answer with an error while a device is down."""
+    text = _text(path, [], "", limit=4096)
+    return None if text is None else text.strip() or None
+
+
+def _link_name(path: str) -> Optional[str]:
+    try:
+        return _clean(os.path.basename(os.readlink(path)))
+    except OSError:
+        return None
+
+
+def _absent(what: str, reason: str) -> Json:
+    return {"what": what, "reason": reason}
+
+
+def _clean(text: str) -> str:
+    """Text that JSON and every terminal take: bytes that are no UTF-8 become a replacement character."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+# --- commands and probes: everything ends in time -----------------------------------------------------------
+
+
+class _Commands:
+    """Runs commands, each with its deadline and a bounded output; a tool that hung is not asked again."""
+
+    def __init__(self, environment: Mapping[str, str], seconds: float, until: float) -> None:
+        path = environment.get("PATH", "")
+        self._environment = {**environment, "LC_ALL": "C"}
+        self._path = path + ":" + _MORE_PATH if path else _MORE_PATH
+        self._seconds = seconds
+        self._until = until
+        self._hung = set()  # type: Set[str]
+
+    def run(self, argv: Tuple[str, ...]) -> Json:
+        """Status, stdout and stderr; `absent` says why there is no status."""
+        started = time.monotonic()
+        answer = {"argv": list(argv), "status": None, "stdout": "", "stderr": "", "absent": None}  # type: Json
+        program = shutil.which(argv[0], path=self._path)
+        if program is None:
+            return {**answer, "absent": "`%s` is not installed here" % argv[0]}
+        if argv[0] in self._hung:
+            return {**answer, "absent": "not asked: `%s` hung just before" % argv[0]}
+        seconds = min(self._seconds, self._until - started)
+        if seconds <= 0:
+            return {**answer, "absent": "not asked: the time for this node was used up"}
+        try:
+            process = subprocess.Popen(
+                [program, *argv[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return {**answer, "absent": "cannot start %s: %s" % (_clean(program), error.strerror)}
+        assert process.stdout is not None
+        assert process.stderr is not None
+        pipes = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+        stdout, stderr = pipes.values()
+        until = dict.fromkeys(pipes, started + seconds)
+        complete = len(_read_all(pipes, until, COMMAND_OUTPUT_LIMIT_BYTES)) == len(pipes)
+        ended = complete and _wait(process.pid, started + seconds, process)
+        if not ended:
+            self._hung.add(argv[0])
+            _end_group(process.pid, process)
+            flooded = max(len(stdout), len(stderr)) > COMMAND_OUTPUT_LIMIT_BYTES
+            why = "wrote more than %d bytes" % COMMAND_OUTPUT_LIMIT_BYTES if flooded else ""
+            why = why or "gave no answer in %.1f s" % seconds
+            answer["absent"] = "`%s` %s" % (" ".join(argv), why)
+        process.stdout.close()
+        process.stderr.close()
+        answer["status"] = process.returncode if ended else None
+        answer["stdout"] = bytes(stdout[:COMMAND_OUTPUT_LIMIT_BYTES]).decode("utf-8", "replace")
+        answer["stderr"] = bytes(stderr[:TEXT_LIMIT_BYTES]).decode("utf-8", "replace")
+        answer["seconds"] = round(time.monotonic() - started, 3)
+        return answer
+
+
+def run_probes(probes: Mapping[str, Tuple[Callable[[], Json], float]]) -> Dict[str, Json]:
+    """Run every probe in a child of its own, all at once; each gives its object or an `absent` list.
+
+    A probe is a function and the `time.monotonic()` at which it is ended.
+    """
+    children = {name: _fork(name, function) for name, (function, _) in probes.items()}
+    buffers = {reading: bytearray() for _, reading in children.values()}
+    until = {children[name][1]: probes[name][1] for name in probes}
+    complete = _read_all(buffers, until, PROBE_OUTPUT_LIMIT_BYTES)
+    results = {}  # type: Dict[str, Json]
+    for name, (pid, reading) in children.items():
+        os.close(reading)
+        if reading not in complete:
+            _end_group(pid, None)
+            results[name] = {"absent": [_absent(name, "gave no answer in its time and was ended")]}
+            continue
+        _wait(pid, time.monotonic() + 1.0, None)
+        try:
+            results[name] = dict(json.loads(bytes(buffers[reading]).decode("utf-8")))
+        except (ValueError, TypeError):
+            results[name] = {"absent": [_absent(name, "the probe crashed before it could answer")]}
+    return results
+
+
+def _fork(name: str, function: Callable[[], Json]) -> Tuple[int, int]:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, reading
+    # The child never comes back from here, whatever happens in the probe.
+    answer = b""
+    try:
+        os.setsid()
+        os.close(reading)
+        # A child that cannot be killed must not hold the session's streams open.
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        answer = json.dumps(function()).encode("ascii")
+    finally:
+        failure = sys.exc_info()[1]
+        if failure is not None:
+            reason = "the probe failed: %s: %s" % (type(failure).__name__, _clean(str(failure)))
+            answer = json.dumps({"absent": [_absent(name, reason)]}).encode("ascii")
+        _write_all(writing, answer)
+        os._exit(0)
+
+
+def _write_all(writing: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(writing, view) :]
+        except OSError:
+            # the parent has gone; there is nobody left to tell
+            return
+
+
+def _read_all(buffers: Dict[int, bytearray], until: Mapping[int, float], limit: int) -> Set[int]:
+    """Fill each pipe's buffer up to its end; the pipes that got there within their time and `limit` bytes."""
+    reading, complete = set(buffers), set()  # type: Tuple[Set[int], Set[int]]
+    while reading:
+        left = min(until[pipe] for pipe in reading) - time.monotonic()
+        for pipe in select.select(list(reading), [], [], max(left, 0.0))[0]:
+            chunk = os.read(pipe, 65536)
+            buffers[pipe] += chunk
+            if not chunk:
+                complete.add(pipe)
+            if not chunk or len(buffers[pipe]) > limit:
+                reading.discard(pipe)
+        now = time.monotonic()
+        reading = {pipe for pipe in reading if until[pipe] > now}
+    return complete
+
+
+def _wait(pid: int, until: float, process: Optional[subprocess.Popen[bytes]]) -> bool:
+    """Whether the child has ended by then, and reap it."""
+    while True:
+        if process is not None:
+            if process.poll() is not None:
+                return True
+        else:
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    return True
+            except OSError as error:
+                return error.errno == errno.ECHILD
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.002)
+
+
+def _end_group(pid: int, process: Optional[subprocess.Popen[bytes]]) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:
+        pass  # it ended by itself in this moment
+    # A process stuck inside the kernel cannot be reaped; it is left to init rather than waited for.
+    if not _wait(pid, time.monotonic() + 0.5, process) and process is not None:
+        process.returncode = -signal.SIGKILL
