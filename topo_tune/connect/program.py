@@ -18,12 +18,18 @@ from topo_tune.errors import NodeProgramFailed
 MARKER = "@topo-tune@ "
 """Begins every line that a node program means for topo-tune; `on_node` modules print it."""
 
+# Unbuffered on purpose: what stands behind the bundle must stay in the pipe, so that a program can wait for it with
+# select() instead of finding it gone into a buffer.
 _LOADER = (
-    "import sys,json,types;i=sys.stdin.buffer;b=json.loads(i.read(int(sys.argv[1])));"
-    "P='topo_tune';Q=P+'.on_node';"
-    "[sys.modules.setdefault(n,types.ModuleType(n)) for n in (P,Q)];"
-    "m=None\n"
-    "for n,s in b:\n"
+    "import sys,json,types\n"
+    "i=open(0,'rb',buffering=0,closefd=False);n=int(sys.argv[1]);d=b''\n"
+    "while len(d)<n:\n"
+    " c=i.read(n-len(d))\n"
+    " if not c: sys.exit('the program ended in the middle')\n"
+    " d+=c\n"
+    "P='topo_tune';Q=P+'.on_node'\n"
+    "for n in (P,Q): sys.modules[n]=types.ModuleType(n)\n"
+    "for n,s in json.loads(d):\n"
     " m=types.ModuleType(Q+'.'+n);sys.modules[Q+'.'+n]=m;setattr(sys.modules[Q],n,m)\n"
     " exec(compile(s,'<topo-tune '+n+'>','exec'),m.__dict__)\n"
     "sys.exit(m.main(i))\n"
@@ -41,11 +47,18 @@ def bundle(program: str) -> bytes:
     """The sources of a node program and of the siblings it imports, as the loader reads them."""
     folder = resources.files("topo_tune.on_node")
     names = (*_NEEDS.get(program, ()), program)
-    return json.dumps([[name, (folder / f"{name}.py").read_text(encoding="utf-8")] for name in names]).encode()
+    return json.dumps(
+        [[name, (folder / f"{name}.py").read_text(encoding="utf-8")] for name in names]
+    ).encode()
 
 
 def program_command(
-    python: tuple[str, ...], program: str, payload: bytes = b"", *, deadline_seconds: float, become: bool = False
+    python: tuple[str, ...],
+    program: str,
+    payload: bytes = b"",
+    *,
+    deadline_seconds: float,
+    become: bool = False,
 ) -> Command:
     """The command that runs a node program; `payload` is what it finds on its standard input."""
     source = bundle(program)
@@ -57,8 +70,22 @@ def program_command(
     )
 
 
+def program_of(command: Command) -> tuple[str, bytes] | None:
+    """Which node program a command runs, and with which payload; None for any other command."""
+    if len(command.argv) < 2 or command.argv[-2] != _LOADER:
+        return None
+    size = int(command.argv[-1])
+    modules = json.loads(command.stdin[:size])
+    return str(modules[-1][0]), command.stdin[size:]
+
+
 def run_program(
-    connection: Connection, program: str, request: dict[str, Any], *, deadline_seconds: float, become: bool = False
+    connection: Connection,
+    program: str,
+    request: dict[str, Any],
+    *,
+    deadline_seconds: float,
+    become: bool = False,
 ) -> dict[str, Any]:
     """Run a node program to its end and give its answer, a JSON object.
 
@@ -76,7 +103,9 @@ def run_program(
     if answer is None:
         raise _no_answer(connection, program, output)
     if "error" in answer:
-        raise NodeProgramFailed(connection.node.name, str(answer["error"]), command=program, status=output.status)
+        raise NodeProgramFailed(
+            connection.node.name, str(answer["error"]), command=program, status=output.status
+        )
     return answer
 
 

@@ -101,6 +101,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """who says so: `nccl log`, `nccl's reading rules (replay)`, or `nobody (gloo)`"""
     settings: tuple[SettingInForce, ...]
     error: str | None = None
+    log_of_rank_0: tuple[str, ...] = ()
+    """the lines of rank 0's NCCL log about settings, choices and channels; empty unless NCCL itself was asked"""
 
     def values(self, name: str) -> dict[int, str]:
         """Rank to the value it had; ranks on which the variable was not set are absent."""

@@ -1,1 +1,30 @@
-"""What makes numbers: real NCCL, gloo on CPUs, or the replay of a recorded surface."""
+"""What makes numbers. `BACKENDS` is the explicit table: name -> lazy factory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topo_tune.bench.agents import AgentPool
+from topo_tune.bench.backends.interface import Backend
+from topo_tune.records.inventory import BackendName, Inventory
+
+
+def _agent(inventory: Inventory, pool: AgentPool, seed: int) -> Backend:
+    from topo_tune.bench.backends.agent import AgentBackend
+
+    return AgentBackend(inventory, pool)
+
+
+def _replay(inventory: Inventory, pool: AgentPool, seed: int) -> Backend:
+    from topo_tune.bench.backends.replay import ReplayBackend
+    from topo_tune.bench.surface import load_surface
+
+    assert inventory.replay is not None, "the reader of the cluster file demands a replay block"
+    return ReplayBackend(inventory, pool, load_surface(inventory.replay.surface), seed)
+
+
+BACKENDS: dict[BackendName, Callable[[Inventory, AgentPool, int], Backend]] = {
+    BackendName.NCCL: _agent,
+    BackendName.GLOO: _agent,
+    BackendName.REPLAY: _replay,
+}

@@ -1,0 +1,126 @@
+"""Conversations with bench agents: started once a node, kept for a run, replaced when they are lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from topo_tune.connect.interface import Channel, Command
+from topo_tune.connect.program import parse_line
+from topo_tune.errors import ConnectionLost, HostError, MissingCapability, NodeProgramFailed
+from topo_tune.records.inventory import BackendName, Node
+
+START_DEADLINE_SECONDS = 120.0
+"""importing torch from a cold network file system can take a minute"""
+
+_POLL_SECONDS = 0.5
+
+OpenChannel = Callable[[Node, Command], Channel]
+
+
+class Agent:
+    """One agent: JSON out, JSON in. Ends with its channel."""
+
+    def __init__(self, node: Node, channel: Channel) -> None:
+        self.node = node
+        self._channel = channel
+        self._pending = b""
+        self.ready: dict[str, Any] = {}
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Send one request. Raises ConnectionLost."""
+        self._channel.send(json.dumps(request).encode() + b"\n")
+
+    def next_event(self, timeout_seconds: float, give_up: Callable[[], bool] | None = None) -> dict[str, Any] | None:
+        """The agent's next event; None when none came in time, or when `give_up` became true meanwhile.
+
+        Raises ConnectionLost when the agent is gone.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            while b"\n" in self._pending:
+                line, self._pending = self._pending.split(b"\n", 1)
+                event = parse_line(line.decode("utf-8", "replace"))
+                if event is not None:
+                    return event
+            left = deadline - time.monotonic()
+            if left <= 0 or (give_up is not None and give_up()):
+                return None
+            data = self._channel.receive(min(left, _POLL_SECONDS))
+            if data == b"":
+                tail = self._channel.stderr_tail().strip()
+                raise ConnectionLost(
+                    self.node.name,
+                    "the bench agent ended" + (f": {tail.splitlines()[-1]}" if tail else " without a word"),
+                    stderr_tail=tail,
+                )
+            self._pending += data or b""
+
+    def ask(self, request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+        """One request and its answer. Raises HostError when there is none or it is an error."""
+        self.send(request)
+        event = self.next_event(timeout_seconds)
+        if event is None:
+            raise NodeProgramFailed(self.node.name, f"the bench agent did not answer within {timeout_seconds:g} s")
+        if event.get("event") == "error":
+            raise NodeProgramFailed(self.node.name, str(event.get("error")))
+        return event
+
+    def close(self) -> None:
+        """Close its input; the agent then kills its ranks and ends."""
+        self._channel.close()
+
+
+class AgentPool:
+    """The agents of a run. An agent that fails is dropped, and the next trial starts a new one."""
+
+    def __init__(self, backend: BackendName, commands: Callable[[Node], Command], open_channel: OpenChannel) -> None:
+        self._backend = backend
+        self._commands = commands
+        self._open_channel = open_channel
+        self._agents: dict[str, Agent] = {}
+
+    def agents(self, nodes: tuple[Node, ...]) -> list[Agent]:
+        """An agent on each node, started where there is none. Raises HostError or MissingCapability."""
+        fresh = [node for node in nodes if node.name not in self._agents]
+        for node in fresh:
+            agent = Agent(node, self._open_channel(node, self._commands(node)))
+            self._agents[node.name] = agent
+            agent.send({"op": "start", "backend": self._backend.value, "root": node.root})
+        # All are started before the first is waited for: they import torch side by side.
+        for node in fresh:
+            self._await_ready(self._agents[node.name])
+        return [self._agents[node.name] for node in nodes]
+
+    def drop(self, node: Node) -> None:
+        """Let go of a node's agent."""
+        agent = self._agents.pop(node.name, None)
+        if agent is not None:
+            agent.close()
+
+    def close(self) -> None:
+        """End every agent."""
+        for name in list(self._agents):
+            self._agents.pop(name).close()
+
+    def _await_ready(self, agent: Agent) -> None:
+        try:
+            event = agent.next_event(START_DEADLINE_SECONDS)
+        except HostError:
+            self.drop(agent.node)
+            raise
+        if event is None:
+            self.drop(agent.node)
+            raise NodeProgramFailed(
+                agent.node.name, f"the bench agent was not ready within {START_DEADLINE_SECONDS:g} s"
+            )
+        if event.get("event") == "error":
+            self.drop(agent.node)
+            raise MissingCapability(
+                f"{agent.node.name}: {event.get('error')}",
+                hint=f"`python:` of the cluster file is `{' '.join(agent.node.python)}`; it must import torch there, "
+                f"or choose another `bench.backend`",
+            )
+        agent.ready = event

@@ -1,0 +1,243 @@
+"""Real collectives: the `nccl` and `gloo` back ends, run by agents on the nodes."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from topo_tune.bench.agents import Agent, AgentPool
+from topo_tune.errors import HostError, InputError
+from topo_tune.records.bench import BenchPlan, Launch, Probe, SettingInForce, SizeResult, TimingMode
+from topo_tune.records.inventory import BackendName, ConnectionKind, Inventory, Node
+from topo_tune.records.nccl_env import NcclEnv
+
+_GLOO_RANKS_PER_NODE = 2
+_GRACE_SECONDS = 20.0
+"""how much longer than a trial's deadline the agent has to kill it and answer"""
+_PROBE_SIZES_BYTES = (8 << 10, 32 << 20)
+
+# nccl-facts: int_setting and string_setting of the log patterns. Integers end with a period, strings do not.
+_SET = re.compile(r"(NCCL_\w+) set by environment to (.+?)\.?$")
+
+
+class AgentBackend:
+    """Launches through agents: fresh ranks each time, exact sums checked on every rank."""
+
+    def __init__(self, inventory: Inventory, pool: AgentPool) -> None:
+        self._inventory = inventory
+        self._pool = pool
+        self._trials = 0
+
+    def measure(self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str) -> Launch:
+        """One launch; whatever goes wrong is its `error`."""
+        started = datetime.datetime.now(datetime.timezone.utc)
+        clock = time.monotonic()
+        ranks = 0
+        error: str | None = None
+        answers: list[dict[str, Any]] = []
+        try:
+            ranks, error, answers = self._trial(nodes, env, plan, probe=False)
+        except HostError as exc:
+            error = exc.message
+        results = () if error else merge_ranks(answers)
+        return Launch(
+            index=index,
+            purpose=purpose,
+            nodes=tuple(node.name for node in nodes),
+            env=env,
+            backend=self._inventory.backend,
+            ranks=ranks,
+            started_at=started.isoformat(timespec="milliseconds"),
+            wall_seconds=round(time.monotonic() - clock, 3),
+            results=results,
+            error=error or wrong_sums(results),
+            setup_seconds=tuple(sorted(answers[0]["setup"].items())) if answers else (),
+        )
+
+    def probe(self, nodes: tuple[Node, ...], env: NcclEnv) -> Probe:
+        """Ask NCCL itself, through its log, which variables it took from the environment or its files."""
+        names = tuple(node.name for node in nodes)
+        if self._inventory.backend is not BackendName.NCCL:
+            return Probe(nodes=names, ranks=0, source="nobody (gloo reads no NCCL variable)", settings=())
+        plan = BenchPlan(
+            backend=self._inventory.backend, collective="all_reduce", dtype="bfloat16", sizes_bytes=_PROBE_SIZES_BYTES
+        )
+        try:
+            ranks, error, answers = self._trial(nodes, env, plan, probe=True)
+        except HostError as exc:
+            return Probe(nodes=names, ranks=0, source="nccl log", settings=(), error=exc.message)
+        per_node = self._ranks_on(nodes)
+        settings = tuple(
+            setting
+            for answer in answers
+            for setting in settings_in_log(answer["rank"], names[answer["rank"] // per_node], answer["log"])
+        )
+        lines = tuple(line for answer in answers for line in answer["log"] if answer["rank"] == 0)
+        return Probe(
+            nodes=names, ranks=ranks, source="nccl log", settings=settings, error=error, log_of_rank_0=lines
+        )
+
+    def can_measure(self, env: NcclEnv) -> bool:
+        """Anything can be tried on real processes."""
+        return True
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must be told about these numbers."""
+        if self._inventory.backend is BackendName.GLOO:
+            return ("back end gloo on CPUs: NCCL variables do nothing here, so the right answer is to change nothing",)
+        notes = ["times below 2 ms are of calls in a CUDA graph through torch, which adds about 5 us to each"]
+        if self._inventory.as_nodes > 1:
+            notes.append(
+                f"every host acts as {self._inventory.as_nodes} nodes (NCCL_HOSTID): "
+                f"the network path is real, the distance is not"
+            )
+        return tuple(notes)
+
+    def close(self) -> None:
+        """End the agents."""
+        self._pool.close()
+
+    def _ranks_on(self, nodes: tuple[Node, ...]) -> int:
+        """Ranks per node: as the cluster file says, else one a GPU. Every node must have as many."""
+        if self._inventory.ranks_per_node is not None:
+            return self._inventory.ranks_per_node
+        if self._inventory.backend is BackendName.GLOO:
+            return _GLOO_RANKS_PER_NODE
+        counts = {agent.node.name: int(agent.ready["gpus"]) for agent in self._pool.agents(nodes)}
+        if len(set(counts.values())) != 1:
+            found = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
+            raise InputError(f"nodes have different numbers of GPUs ({found})", hint="set `ranks_per_node`")
+        return next(iter(counts.values()))
+
+    def _trial(
+        self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, probe: bool
+    ) -> tuple[int, str | None, list[dict[str, Any]]]:
+        agents = self._pool.agents(nodes)
+        per_node = self._ranks_on(nodes)
+        self._check_parts(per_node)
+        world = per_node * len(nodes)
+        if world < 2:
+            raise InputError(
+                f"a collective needs at least 2 ranks; {nodes[0].name} alone has {world}",
+                hint="add nodes, or set `ranks_per_node`",
+            )
+        self._trials += 1
+        port = agents[0].ask({"op": "port"}, _GRACE_SECONDS)["port"]
+        request = {
+            "op": "trial",
+            "id": self._trials,
+            "env": self._inventory.env.merged(env).as_dict(),
+            "master": [_meeting_address(nodes), port],
+            "world_size": world,
+            "local_ranks": per_node,
+            "as_nodes": self._inventory.as_nodes,
+            "probe": probe,
+            "plan": {
+                "sizes_bytes": plan.sizes_bytes,
+                "dtype": plan.dtype,
+                "repeats": plan.repeats,
+                "deadline_seconds": plan.deadline_seconds,
+            },
+        }
+        replies = self._run_everywhere(agents, request, per_node, plan.deadline_seconds)
+        errors = [reply["error"] for reply in replies if not reply["ok"]]
+        # An abort is the consequence of somebody else's failure: the cause is told first.
+        errors.sort(key=lambda text: str(text).startswith("aborted"))
+        answers = sorted((answer for r in replies for answer in r.get("ranks", ())), key=lambda a: a["rank"])
+        return world, (str(errors[0]) if errors else None), answers
+
+    def _check_parts(self, per_node: int) -> None:
+        if per_node % self._inventory.as_nodes:
+            raise InputError(
+                f"`as_nodes: {self._inventory.as_nodes}` does not divide the {per_node} ranks of a host evenly"
+            )
+
+    def _run_everywhere(
+        self, agents: list[Agent], request: dict[str, Any], per_node: int, deadline_seconds: float
+    ) -> list[dict[str, Any]]:
+        failed = threading.Event()
+
+        def run_on(position: int) -> dict[str, Any]:
+            agent = agents[position]
+            try:
+                agent.send({**request, "node": agent.node.name, "first_rank": position * per_node})
+                reply = self._await_result(agent, request["id"], deadline_seconds + _GRACE_SECONDS, failed)
+            except HostError as exc:
+                reply = {"ok": False, "error": exc.message}
+                self._pool.drop(agent.node)
+            if not reply["ok"]:
+                failed.set()
+            return reply
+
+        with ThreadPoolExecutor(max_workers=len(agents), thread_name_prefix="trial") as threads:
+            try:
+                return list(threads.map(run_on, range(len(agents))))
+            except BaseException:
+                # Ctrl-C in the waiting thread: tell the others to abort before the pool joins them.
+                failed.set()
+                raise
+
+    def _await_result(
+        self, agent: Agent, identity: int, timeout_seconds: float, failed: threading.Event
+    ) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_seconds
+        aborted = False
+        while time.monotonic() < deadline:
+            give_up = None if aborted else failed.is_set
+            event = agent.next_event(deadline - time.monotonic(), give_up)
+            if event is None:
+                if failed.is_set() and not aborted:
+                    agent.send({"op": "abort", "id": identity, "reason": "another node failed"})
+                    aborted = True
+                continue
+            # A result of an older, abandoned trial may still be in the pipe.
+            if event.get("event") == "result" and event.get("id") == identity:
+                return event
+        raise HostError(agent.node.name, f"the bench agent did not answer within {timeout_seconds:g} s, dropped")
+
+
+def merge_ranks(answers: list[dict[str, Any]]) -> tuple[SizeResult, ...]:
+    """One result a size from all ranks: sample by sample the slowest rank's time, correct only if all are."""
+    merged = []
+    for of_size in zip(*(answer["results"] for answer in answers), strict=True):
+        first = of_size[0]
+        merged.append(
+            SizeResult(
+                size_bytes=first["size_bytes"],
+                samples_seconds=tuple(max(s) for s in zip(*(r["samples_seconds"] for r in of_size), strict=True)),
+                calls_per_sample=first["calls_per_sample"],
+                mode=TimingMode(first["mode"]),
+                is_correct=all(r["is_correct"] for r in of_size),
+                warmup_seconds=tuple(max(s) for s in zip(*(r["warmup_seconds"] for r in of_size), strict=True)),
+            )
+        )
+    return tuple(merged)
+
+
+def wrong_sums(results: tuple[SizeResult, ...]) -> str | None:
+    """An error text when a sum was wrong, or None."""
+    wrong = [result.size_bytes for result in results if result.is_correct is False]
+    return f"wrong sum at {', '.join(str(size) for size in wrong)} bytes" if wrong else None
+
+
+def settings_in_log(rank: int, node: str, lines: list[str]) -> tuple[SettingInForce, ...]:
+    """The variables that a rank's NCCL log says it took; the first line of a name is kept as the evidence."""
+    found: dict[str, SettingInForce] = {}
+    for line in lines:
+        match = _SET.search(line)
+        if match and match[1] not in found:
+            found[match[1]] = SettingInForce(rank=rank, node=node, name=match[1], value=match[2], evidence=line)
+    return tuple(found.values())
+
+
+def _meeting_address(nodes: tuple[Node, ...]) -> str:
+    first = nodes[0]
+    if all(node.connection is ConnectionKind.LOCAL for node in nodes):
+        return "127.0.0.1"
+    return first.address
+
+
