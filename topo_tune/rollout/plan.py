@@ -1,0 +1,176 @@
+"""Decide everything before anything is done: what files become, who changes with whom, what forbids it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from topo_tune.errors import MissingCapability, Refused
+from topo_tune.records.catalogue import catalogue
+from topo_tune.records.inventory import BackendName, Inventory, Missing
+from topo_tune.records.nccl_env import NcclEnv
+from topo_tune.records.nodeset import fold
+from topo_tune.records.rollout import NodePlan, RolloutPlan, Wave
+from topo_tune.rollout.requests import node_plan
+
+# The fewest nodes whose launch has a network in it.
+_NODES_FOR_A_NETWORK = 2
+
+
+def plan_rollout(
+    inventory: Inventory,
+    env: NcclEnv,
+    backend: BackendName,
+    node_answers: Mapping[str, Mapping[str, Any]],
+    missing: Sequence[Missing],
+    *,
+    canary: int = 2,
+    confined: bool = False,
+    edge: float = -0.03,
+    notes: Sequence[str] = (),
+) -> RolloutPlan:
+    """The plan for every node that answered; `node_answers` are the writers' answers to `plan_request`, by
+    node.
+
+    Waves: `canary` nodes of the first rack, the rest of that rack, then rack by rack. `confined`: every rack
+    is one wave, because jobs do not span racks and so a rack is the smallest part that may change by itself.
+    `edge` is the lowest change of throughput that still passes. Nodes that have the setting already are in no
+    wave.
+
+    Raises Refused for nothing to write, MissingCapability when no node answered, NodeProgramFailed for an
+    answer that is none.
+    """
+    if not env.settings:
+        raise Refused("there is nothing to roll out: the setting is NCCL's defaults")
+    plans = _node_plans(inventory, node_answers, missing)
+    must_match = keys_that_must_match(env)
+    waves = _waves(inventory, plans, canary=canary, confined=confined, whole=bool(must_match))
+    return RolloutPlan(
+        cluster=inventory.name,
+        env=env,
+        backend=backend,
+        nodes=plans,
+        waves=waves,
+        missing=tuple(missing),
+        must_match=must_match,
+        edge=edge,
+        confined=confined,
+        notes=(*notes, *_notes(plans, waves, missing, must_match)),
+    )
+
+
+def keys_that_must_match(env: NcclEnv) -> tuple[str, ...]:
+    """The names that may hang a job whose ranks differ in them; one of which nobody knows is counted in."""
+    known = catalogue()
+    return tuple(
+        name for name in env.names() if name not in known or known[name].must_match_across_ranks is not False
+    )
+
+
+def check_conflicts(plan: RolloutPlan) -> None:
+    """Refuse a plan whose names somebody else sets as well: it would have no effect, or undo theirs.
+
+    Raises Refused, with who and where on which nodes.
+    """
+    nodes_of = _nodes_by_text((conflict, node.node) for node in plan.nodes for conflict in node.conflicts)
+    if nodes_of:
+        lines = [f"{fold(nodes)}: {conflict}" for conflict, nodes in nodes_of.items()]
+        raise Refused(
+            "somebody else sets what this rollout would set:\n  " + "\n  ".join(lines),
+            hint="take those lines out, or leave those names out of the rollout, and plan again",
+        )
+
+
+def check_agreement(plan: RolloutPlan, *, drained: bool, confined: bool) -> None:
+    """Refuse a rollout that would leave a running job with ranks that disagree, unless the operator rules it
+    out.
+
+    `drained`: no jobs run on these nodes. `confined`: every job stays inside one rack. Raises Refused, naming
+    the keys that force the choice.
+    """
+    if (
+        not plan.must_match
+        or drained
+        or confined
+        or len(plan.nodes) + len(plan.missing) < _NODES_FOR_A_NETWORK
+    ):
+        return
+    keys = ", ".join(f"`{name}`" for name in plan.must_match)
+    raise Refused(
+        f"a job that spans changed and unchanged nodes can hang: its ranks must agree on {keys}, "
+        "and this rollout changes node after node",
+        hint="give `--drained` when no job runs on these nodes until the rollout has ended, "
+        "or `--confined` when no job spans racks (then each rack changes as a whole)",
+    )
+
+
+def _node_plans(
+    inventory: Inventory, node_answers: Mapping[str, Mapping[str, Any]], missing: Sequence[Missing]
+) -> tuple[NodePlan, ...]:
+    absent = {entry.node for entry in missing}
+    plans = tuple(
+        node_plan(node.name, node.rack, node_answers[node.name])
+        for node in inventory.nodes()
+        if node.name not in absent
+    )
+    if not plans:
+        raise MissingCapability(
+            f"none of {inventory.describe()} answered, so there is nothing to plan",
+            hint="; ".join(f"{entry.node}: {entry.reason}" for entry in missing[:3]) or None,
+        )
+    return plans
+
+
+def _waves(
+    inventory: Inventory, plans: Sequence[NodePlan], *, canary: int, confined: bool, whole: bool
+) -> tuple[Wave, ...]:
+    waves: list[Wave] = []
+    for rack in inventory.racks:
+        settled = [plan.node for plan in plans if plan.rack == rack.name and not plan.is_change]
+        changing = [plan.node for plan in plans if plan.rack == rack.name and plan.is_change]
+        size = len(changing) if waves or confined else _canary_size(len(changing), canary, whole=whole)
+        for name, nodes in ((f"{rack.name}-canary", changing[:size]), (rack.name, changing[size:])):
+            if nodes:
+                name = rack.name if size == len(changing) else name
+                waves.append(Wave(name, rack.name, tuple(nodes), _measured(nodes, settled)))
+                settled = [*settled, *nodes]
+    return tuple(waves)
+
+
+def _canary_size(nodes: int, canary: int, *, whole: bool) -> int:
+    # A rest of one node is measured together with the canaries. Before its write, such a launch would mix old
+    # and new; with keys on which ranks must agree it could hang, so then the last node joins the canaries.
+    if whole and nodes - canary < _NODES_FOR_A_NETWORK:
+        return nodes
+    return canary
+
+
+def _measured(nodes: Sequence[str], settled: Sequence[str]) -> tuple[str, ...]:
+    return tuple(nodes) if len(nodes) >= _NODES_FOR_A_NETWORK else (*nodes, *settled)
+
+
+def _notes(
+    plans: Sequence[NodePlan], waves: Sequence[Wave], missing: Sequence[Missing], must_match: Sequence[str]
+) -> list[str]:
+    notes = [
+        f"{fold(nodes)}: {note}"
+        for note, nodes in _nodes_by_text((note, plan.node) for plan in plans for note in plan.notes).items()
+    ]
+    already = [plan.node for plan in plans if not plan.is_change]
+    if already:
+        notes.append(f"{fold(already)}: nothing to write, the files are as wanted")
+    alone = [wave.name for wave in waves if len(wave.measured) < _NODES_FOR_A_NETWORK]
+    if alone:
+        notes.append(f"measured on one node, so without the network: {', '.join(alone)}")
+    if missing:
+        nodes = fold(entry.node for entry in missing)
+        risk = "; a job that spans them and changed nodes can hang" if must_match else ""
+        notes.append(f"{nodes}: did not answer, and keep what they have{risk}")
+    return notes
+
+
+def _nodes_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text, node in pairs:
+        found.setdefault(text, []).append(node)
+    return found
