@@ -1,7 +1,7 @@
 """The seam to one host: run a command, or hold a conversation with one.
 
-Implementations: `local` (child processes), `ssh` (paramiko), `recorded` (transcripts, needs no host). Every foreign
-exception is translated into a `HostError` inside the implementation.
+Implementations: `local` (child processes), `ssh` (paramiko), `recorded` (transcripts, needs no host). Every
+foreign exception is translated into a `HostError` inside the implementation.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import msgspec
 from topo_tune.records.inventory import Node
 
 DEFAULT_OUTPUT_LIMIT_BYTES = 64 << 20
+
+STDERR_TAIL_BYTES = 4096
+"""how much of its standard error a `Channel` keeps"""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -60,11 +63,11 @@ class Connection(Protocol):
     node: Node
 
     def run(self, command: Command) -> Output:
-        """Run a command to its end. Raises HostError: Unreachable, HostKeyRefused, LoginRefused, ConnectionLost,
-        DeadlinePassed or OutputTooLarge. A non-zero exit status is a result, not an error."""
+        """Run a command to its end. Raises HostError: Unreachable, HostKeyRefused, LoginRefused,
+        ConnectionLost, DeadlinePassed or OutputTooLarge. A non-zero exit status is a result, not an error."""
 
     def start(self, command: Command) -> Channel:
-        """Start a command and leave it running. Raises HostError as `run`. Its deadline is the caller's business."""
+        """Start a command and leave it running. Raises HostError as `run`. Deadlines are the caller's business."""
 
     def close(self) -> None:
         """End the session and whatever it still runs."""
