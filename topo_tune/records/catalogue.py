@@ -1,4 +1,4 @@
-"""The catalogue of NCCL variables that ships with topo-tune, read from NCCL's public source at a stated version."""
+"""The catalogue of NCCL variables that ships with topo-tune, read from NCCL's source at a stated version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     group: str
-    """algo, protocol, channels, buffers, socket, ib, roce, p2p, shm, nvls, collnet, topology, plugin, debug, process, misc"""
+    """algo, protocol, channels, buffers, socket, ib, roce, p2p, shm, nvls, collnet, topology, plugin, debug,
+    process, misc"""
     type: str
     """int, bool, enum, list, string, path or size (bytes)"""
     scope: str
@@ -48,7 +49,11 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether NCCL reads the value with strtoll."""
         if self.type in {"int", "bool", "size"}:
             return True
-        return self.type == "enum" and isinstance(self.allowed, tuple) and all(isinstance(a, int) for a in self.allowed)
+        return (
+            self.type == "enum"
+            and isinstance(self.allowed, tuple)
+            and all(isinstance(a, int) for a in self.allowed)
+        )
 
     def exists_in(self, version: tuple[int, ...]) -> bool:
         """Whether NCCL of this version, (2, 28, 9), reads the variable."""

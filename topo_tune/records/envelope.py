@@ -61,8 +61,10 @@ class Envelope(msgspec.Struct, Generic[Body], frozen=True, forbid_unknown_fields
     body: Body
 
 
-def save(path: Path, record: Any, *, made_from: tuple[Path, ...] = (), now: datetime.datetime | None = None) -> None:
-    """Write a record whole (temporary file, fsync, rename): a reader sees the old file or the new, never a part."""
+def save(
+    path: Path, record: Any, *, made_from: tuple[Path, ...] = (), now: datetime.datetime | None = None
+) -> None:
+    """Write a record whole (temporary file, fsync, rename): a reader sees the old file or the new."""
     envelope = {"head": _head(type(record), made_from, now), "body": record}
     write_whole(path, msgspec.json.format(msgspec.json.encode(envelope), indent=1) + b"\n")
 
@@ -82,7 +84,7 @@ def save_lines_head(path: Path, record: type[Any], *, made_from: tuple[Path, ...
 
 
 def append_line(path: Path, record: Any) -> None:
-    """Add one record to a file of records and sync it, so that a crash costs at most the line being written."""
+    """Add one record to a file of records and sync it: a crash costs at most the line being written."""
     line = msgspec.json.encode(record) + b"\n"
     with path.open("r+b") as file:
         end = file.seek(0, os.SEEK_END)
@@ -92,7 +94,7 @@ def append_line(path: Path, record: Any) -> None:
             if file.read(1) != b"\n":
                 end = _end_of_last_line(path)
         if not end:
-            # A record must not become the head; `save_lines_head` writes whole, so no crash leaves this behind.
+            # A record must not become the head. `save_lines_head` writes whole, so no crash leaves this.
             raise BrokenRecord(f"cannot add to {path}: it has no head")
         file.truncate(end)
         file.seek(end)

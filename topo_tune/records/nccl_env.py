@@ -13,7 +13,7 @@ from topo_tune.records.catalogue import Misnomer, catalogue, misnomers
 
 
 class NcclEnv(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """A set of NCCL settings; two sets with the same names and values are equal, whatever order they came in."""
+    """A set of NCCL settings; two sets with the same names and values are equal, in whatever order."""
 
     settings: tuple[tuple[str, str], ...] = ()
     """(name, value) pairs, sorted by name; NCCL's own default is the empty tuple."""
@@ -68,7 +68,8 @@ def _checked(name: str, value: str) -> str:
         raise InputError(f"`{name}` was last read by NCCL {variable.until}", hint=variable.notes)
     if not value or value != value.strip() or any(ord(c) < 32 or ord(c) > 126 for c in value):
         raise InputError(
-            f"`{name}={value}`: NCCL takes a value as it stands, so it must be printable, not empty, without outer spaces"
+            f"`{name}={value}`: NCCL takes a value as it stands, so it must be printable, not empty, "
+            "and without outer spaces"
         )
     if value[0] in "'\"":
         raise InputError(f"`{name}={value}`: quotes would become part of the value")
@@ -94,7 +95,9 @@ def _is_integer(value: str) -> bool:
 def _misnomer(name: str) -> Misnomer | None:
     """The entry for the name, or for its family: `NCCL_TESTS_*`."""
     exact = misnomers().get(name)
-    return exact or next((entry for entry in misnomers().values() if fnmatch.fnmatchcase(name, entry.name)), None)
+    return exact or next(
+        (entry for entry in misnomers().values() if fnmatch.fnmatchcase(name, entry.name)), None
+    )
 
 
 def _right_name(name: str) -> str | None:

@@ -40,8 +40,8 @@ def expand(pattern: str) -> tuple[str, ...]:
         raise InputError(f"node groups (`@`) are not resolved here: `{pattern}`", hint="write the nodes out")
     _refuse_too_many(text)
     try:
-        # Without a resolver: a cluster file must mean the same on every machine that reads it. (`resolver=None` is
-        # not that: it takes the machine's own groups, and `*` is then every node of /etc/clustershell.)
+        # Without a resolver: a cluster file must mean the same on every machine that reads it.
+        # (`resolver=None` takes the machine's own groups: `*` is then every node of /etc/clustershell.)
         names = tuple(str(name) for name in NodeSet(text, resolver=RESOLVER_NOGROUP))
     except (NodeSetException, RangeSetException, ValueError, IndexError) as exc:
         raise InputError(

@@ -12,7 +12,7 @@ _SIZE = re.compile(r"\s*([0-9]{1,18})\s*([KMG]?)(?:(?<=[KMG])I?B|B)?\s*", re.IGN
 
 
 def parse_bytes(text: str | int) -> int:
-    """A message size in bytes from `8M`, `8MiB`, `8192` or 8192 (suffixes are powers of two, as in nccl-tests).
+    """A message size in bytes from `8M`, `8MiB`, `8192` or 8192 (powers of two, as in nccl-tests).
 
     Raises InputError when the text is no size, or the size is not positive.
     """
