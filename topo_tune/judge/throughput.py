@@ -19,7 +19,7 @@ IMPROVED_EDGE = 0.03
 """A change whose whole interval lies above this is called an improvement: the other edge of the same band."""
 
 FEWEST_LAUNCHES = 3
-"""Usable launches on each side without which there is no verdict: of two, one odd launch is half the evidence."""
+"""Usable launches that each side needs for a verdict: of two, one odd launch is half of the evidence."""
 
 
 def judge_throughput(

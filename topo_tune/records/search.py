@@ -6,12 +6,20 @@ import msgspec
 
 from topo_tune.records.nccl_env import NcclEnv
 
+PURPOSE_BASELINE = "baseline"
+"""`Launch.purpose` of NCCL's default while candidates are screened"""
+PURPOSE_CANDIDATE = "candidate"
+"""... of a candidate that is screened"""
+PURPOSE_CONFIRM = "confirm"
+"""... of the default and the finalists in the confirmation: all that a recommendation rests on"""
+
 
 class SearchVariable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One dimension of the space: one or more variables that move together, and the values they may take."""
 
     names: tuple[str, ...]
     values: tuple[str, ...]
+    """besides leaving it unset; every name gets the same value"""
     reason: str
     """why it is searched here"""
 
@@ -57,8 +65,11 @@ class TraceStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """screen-1, screen-2, ..., confirm"""
     env: NcclEnv
     score: float | None
-    """weighted mean of log speed-up over the neighbouring baselines, less the penalty for slower sizes; None: failed"""
+    """weighted mean of log speed-up over the neighbouring baselines, less the penalty for slower sizes;
+    None: failed"""
     note: str = ""
+    block: int | None = None
+    """in the confirmation: which block of adjacent launches it belongs to, from 1"""
 
 
 class SearchTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

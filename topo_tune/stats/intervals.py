@@ -46,7 +46,7 @@ def two_sided(confidence: float, degrees: float) -> float:
 
 
 def per_comparison(confidence: float, comparisons: int) -> float:
-    """Confidence that each of several intervals needs so that all hold together with `confidence` (Bonferroni)."""
+    """Confidence each of several intervals needs so that all hold together with `confidence` (Bonferroni)."""
     return 1 - (1 - confidence) / max(1, comparisons)
 
 

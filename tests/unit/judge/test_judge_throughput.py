@@ -134,7 +134,7 @@ def test_launches_without_spread_are_judged_without_dividing_by_zero() -> None:
 
 
 def outcomes(change: float, cv: float, count: int, seed: int, each: int = 6) -> dict[Outcome, float]:
-    """Share of each outcome over `count` judgements of launches whose true change of throughput is `change`."""
+    """Share of each outcome over `count` judgements; `change` is the true change of throughput."""
     rng = np.random.default_rng(seed)
     found = dict.fromkeys(Outcome, 0.0)
     for noise in np.exp(rng.normal(0.0, cv, (count, 2, each))):

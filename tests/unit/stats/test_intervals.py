@@ -108,7 +108,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
 
 
 def test_correlated_sizes_do_not_narrow_the_interval_below_its_promise() -> None:
-    # Four sizes that move together inside a launch: treating them as independent would cover far less than 95 %.
+    # Four sizes that move together inside a launch: taken as independent they would cover far less.
     rng = np.random.default_rng(20260102)
     shared = rng.normal(0.0, 0.08, (4000, 2, 6, 1))
     noise = np.exp(shared + rng.normal(0.0, 0.02, (4000, 2, 6, 4)))

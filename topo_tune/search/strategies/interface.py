@@ -18,7 +18,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Strategy(Protocol):
-    """Decides what to launch next. Deterministic: the same seed and the same trials give the same suggestions."""
+    """Decides what to launch next. Deterministic: same seed, same trials, same suggestions."""
 
     def suggest(self) -> tuple[NcclEnv, ...]:
         """The next settings to launch once each, in order; empty when the search is over."""
