@@ -99,6 +99,7 @@ class Action(enum.Enum):
     RESTORE_FAILED = "restore-failed"
     WAVE_PUT_BACK = "wave-put-back"
     """restored because the work was interrupted; the wave may run again"""
+    WAVE_ROLLBACK_STARTED = "wave-rollback-started"
     WAVE_ROLLED_BACK = "wave-rolled-back"
     """restored for good: a guard tripped, or somebody asked for it"""
     STOPPED = "stopped"
@@ -144,6 +145,7 @@ class WaveStatus(enum.Enum):
     PENDING = "pending"
     IN_PROGRESS = "in progress"
     KEPT = "kept"
+    ROLLING_BACK = "rolling back"
     ROLLED_BACK = "rolled back"
 
 
@@ -173,8 +175,9 @@ class RolloutState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether no further wave will be written: all are kept, or one was rolled back for good."""
-        return self.is_finished or any(status is WaveStatus.ROLLED_BACK for _, status in self.waves)
+        """Whether no further wave will be written: all are kept, or one is rolled back for good."""
+        final = (WaveStatus.ROLLING_BACK, WaveStatus.ROLLED_BACK)
+        return self.is_finished or any(status in final for _, status in self.waves)
 
     def remaining(self) -> tuple[str, ...]:
         """Waves that a resumed rollout would still run, in order."""

@@ -27,7 +27,7 @@ def unified_diff(plan: NodePlan) -> str:
 
 
 def folded_diffs(plans: Sequence[NodePlan]) -> tuple[tuple[str, str], ...]:
-    """(folded node names, diff) for each different diff, in the order of its first node; unchanged nodes have ""."""
+    """(folded node names, diff) for each different diff, in the order of its first node; "" for no change."""
     nodes_of: dict[str, list[str]] = {}
     for plan in plans:
         nodes_of.setdefault(unified_diff(plan), []).append(plan.node)

@@ -1,4 +1,4 @@
-"""The journal of a rollout: one synced line before and after each action, and the pure fold that reads it back."""
+"""The journal of a rollout: a synced line before and after each action, and the pure fold over it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Journal:
         self._entries: tuple[JournalEntry, ...] = ()
 
     def __enter__(self) -> Journal:
-        """Take the lock and read what is there. Raises Refused when another rollout holds it, BrokenRecord."""
+        """Take the lock, read what is there. Raises Refused when another rollout holds it, BrokenRecord."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _take(self._lock_path)
         try:
@@ -141,6 +141,7 @@ _WAVE_STATUS = {
     Action.WAVE_STARTED: WaveStatus.IN_PROGRESS,
     Action.WAVE_KEPT: WaveStatus.KEPT,
     Action.WAVE_PUT_BACK: WaveStatus.PENDING,
+    Action.WAVE_ROLLBACK_STARTED: WaveStatus.ROLLING_BACK,
     Action.WAVE_ROLLED_BACK: WaveStatus.ROLLED_BACK,
 }
 
@@ -189,6 +190,8 @@ class _Folding:
 
     def _wave(self, wave: str, action: Action) -> None:
         self.waves[wave] = _WAVE_STATUS[action]
+        if action is Action.WAVE_ROLLBACK_STARTED:
+            self.is_finished = False
         if action is Action.WAVE_STARTED:
             self.verdicts.pop(wave, None)
         if action is Action.WAVE_KEPT:

@@ -44,7 +44,7 @@ def plan_rollout(
         raise Refused("there is nothing to roll out: the setting is NCCL's defaults")
     plans = _node_plans(inventory, node_answers, missing)
     must_match = keys_that_must_match(env)
-    waves = _waves(inventory, plans, canary=canary, confined=confined, whole=bool(must_match))
+    waves = _waves(inventory, plans, canary=canary, confined=confined, must_match=bool(must_match))
     return RolloutPlan(
         cluster=inventory.name,
         env=env,
@@ -88,12 +88,8 @@ def check_agreement(plan: RolloutPlan, *, drained: bool, confined: bool) -> None
     `drained`: no jobs run on these nodes. `confined`: every job stays inside one rack. Raises Refused, naming
     the keys that force the choice.
     """
-    if (
-        not plan.must_match
-        or drained
-        or confined
-        or len(plan.nodes) + len(plan.missing) < _NODES_FOR_A_NETWORK
-    ):
+    is_alone = len(plan.nodes) + len(plan.missing) < _NODES_FOR_A_NETWORK
+    if not plan.must_match or drained or (confined and plan.confined) or is_alone:
         return
     keys = ", ".join(f"`{name}`" for name in plan.must_match)
     raise Refused(
@@ -122,31 +118,31 @@ def _node_plans(
 
 
 def _waves(
-    inventory: Inventory, plans: Sequence[NodePlan], *, canary: int, confined: bool, whole: bool
+    inventory: Inventory, plans: Sequence[NodePlan], *, canary: int, confined: bool, must_match: bool
 ) -> tuple[Wave, ...]:
     waves: list[Wave] = []
     for rack in inventory.racks:
-        settled = [plan.node for plan in plans if plan.rack == rack.name and not plan.is_change]
-        changing = [plan.node for plan in plans if plan.rack == rack.name and plan.is_change]
-        size = len(changing) if waves or confined else _canary_size(len(changing), canary, whole=whole)
-        for name, nodes in ((f"{rack.name}-canary", changing[:size]), (rack.name, changing[size:])):
-            if nodes:
-                name = rack.name if size == len(changing) else name
-                waves.append(Wave(name, rack.name, tuple(nodes), _measured(nodes, settled)))
-                settled = [*settled, *nodes]
+        settled = tuple(plan.node for plan in plans if plan.rack == rack.name and not plan.is_change)
+        changing = tuple(plan.node for plan in plans if plan.rack == rack.name and plan.is_change)
+        for name, nodes in _parts(rack.name, changing, 0 if waves or confined else canary, must_match):
+            waves.append(Wave(name, rack.name, nodes, nodes if must_match else _measured(nodes, settled)))
+            settled += nodes
     return tuple(waves)
 
 
-def _canary_size(nodes: int, canary: int, *, whole: bool) -> int:
-    # A rest of one node is measured together with the canaries. Before its write, such a launch would mix old
-    # and new; with keys on which ranks must agree it could hang, so then the last node joins the canaries.
-    if whole and nodes - canary < _NODES_FOR_A_NETWORK:
-        return nodes
-    return canary
+def _parts(
+    rack: str, changing: tuple[str, ...], canary: int, must_match: bool
+) -> list[tuple[str, tuple[str, ...]]]:
+    # A rest of one node would be measured with the canaries, which have the new setting by then. Ranks that
+    # must agree could hang in that launch, so then the last node is a canary too.
+    smallest_rest = _NODES_FOR_A_NETWORK if must_match else 1
+    if not changing or canary < 1 or len(changing) - canary < smallest_rest:
+        return [(rack, changing)] if changing else []
+    return [(f"{rack}/canary", changing[:canary]), (rack, changing[canary:])]
 
 
-def _measured(nodes: Sequence[str], settled: Sequence[str]) -> tuple[str, ...]:
-    return tuple(nodes) if len(nodes) >= _NODES_FOR_A_NETWORK else (*nodes, *settled)
+def _measured(nodes: tuple[str, ...], settled: tuple[str, ...]) -> tuple[str, ...]:
+    return nodes if len(nodes) >= _NODES_FOR_A_NETWORK else nodes + settled
 
 
 def _notes(

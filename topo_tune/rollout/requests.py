@@ -19,7 +19,7 @@ PROGRAM = "writer"
 
 
 def plan_request(root: str, env: NcclEnv, *, homes: Sequence[str] = ()) -> dict[str, Any]:
-    """Ask what the files would become. `homes`: home directories of job users, whose `.nccl.conf` is looked at."""
+    """Ask what the files would become. `homes`: home directories of job users, for their `.nccl.conf`."""
     return {"op": "plan", "root": root, "settings": env.as_dict(), "homes": list(homes)}
 
 
@@ -88,7 +88,7 @@ def file_states(node: str, answer: Mapping[str, Any]) -> tuple[FileState, ...]:
 
 
 def standing(plan: NodePlan, found: Sequence[FileState]) -> str:
-    """How a node's files stand to its plan: `old`, `new`, or `other` (edited by somebody, or half written)."""
+    """How a node's files stand to its plan: `old`, `new`, or `other` (edited by somebody, half written)."""
     by_path = {state.path: state for state in found}
     now = tuple(by_path.get(state.path) for state in plan.after)
     if now == plan.after:
