@@ -22,6 +22,8 @@ class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """samples per size and launch; each sample is the mean over many calls"""
     deadline_seconds: float = 60.0
     """a launch that is still running then is killed"""
+    notes: tuple[str, ...] = ()
+    """what every reader of numbers made by this plan must be told"""
 
 
 class TimingMode(enum.Enum):

@@ -1,0 +1,67 @@
+"""`topo-tune bench`: measure collectives, with NCCL's default or with given settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from topo_tune.cli import options
+from topo_tune.errors import EXIT_DONE, EXIT_ENVIRONMENT
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("bench", help="Measure all-reduce on the nodes; the columns are those of nccl-tests.")(bench)
+
+
+def bench(
+    cluster_config: options.ClusterConfig,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="'NAME=VALUE ...'", help="One more setting, interleaved with the default; may be repeated."
+        ),
+    ] = None,
+    launches: Annotated[int, typer.Option("--launches", "-n", min=1, help="Launches of each setting.")] = 3,
+    sizes: Annotated[str | None, typer.Option(help="As `8K,128K` or `8K..32M` or `8K..32M x4`.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Samples of each size in a launch.")] = 5,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Keep raw launches here; an interrupted one goes on."),
+    ] = None,
+    deadline: options.Deadline = 60.0,
+    limit: options.Limit = None,
+    exclude: options.Exclude = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Measure the default and any given settings, block by block."""
+    import msgspec
+
+    from topo_tune.bench.plan import plan_bench
+    from topo_tune.cli.console import print_json, warn
+    from topo_tune.cli.progress import Reporter
+    from topo_tune.inventory.read import read_inventory
+    from topo_tune.inventory.sizes import parse_sizes
+    from topo_tune.pipeline import journey
+    from topo_tune.pipeline.cluster import narrowed, reach
+    from topo_tune.records.nccl_env import parse_assignments
+    from topo_tune.report.launches import launches_report
+
+    inventory = narrowed(read_inventory(cluster_config), limit, exclude)
+    if sizes is not None:
+        inventory = msgspec.structs.replace(inventory, sizes_bytes=parse_sizes(sizes), weights=())
+    settings = tuple(parse_assignments(tuple(words.split())) for words in setting or ())
+    plan = plan_bench(inventory, repeats=repeats, deadline_seconds=deadline)
+    with Reporter(quiet=quiet) as reporter, reach(inventory, reporter) as cluster:
+        made, notes = journey.bench(cluster, settings, launches, plan, output, reporter)
+    lines = [*launches_report(made, plan.collective, plan.dtype), "", *(f"# note: {note}" for note in notes)]
+    if json:
+        for line in lines:
+            warn(line)
+        print_json(made)
+    else:
+        print("\n".join(lines))
+    return EXIT_DONE if any(launch.is_usable for launch in made) else EXIT_ENVIRONMENT

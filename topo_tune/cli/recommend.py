@@ -1,0 +1,46 @@
+"""`topo-tune recommend`: the recommendation of a run folder, made again from its files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from topo_tune.cli import options
+from topo_tune.errors import EXIT_DONE
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("recommend", help="The answer of a run folder, from its files alone: no node, no GPU.")(recommend)
+
+
+def recommend(
+    run_dir: options.RunDirectory,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="How much slower a weighted size may look: 0.03 is 3 %.")
+    ] = 0.03,
+    minimum_gain: Annotated[
+        float, typer.Option(min=0.0, help="Smallest mean gain worth a change: 0.03 is 3 %.")
+    ] = 0.03,
+    fragment: Annotated[
+        bool, typer.Option("--fragment", help="Only the configuration fragment on standard output.")
+    ] = False,
+    json: options.Json = False,
+) -> int:
+    """Judge the confirmation launches of a run folder again and print the answer."""
+    import sys
+
+    from topo_tune.cli.console import print_json, show
+    from topo_tune.pipeline import journey
+    from topo_tune.records.run_folder import RunFolder
+    from topo_tune.report.recommendation import recommendation_report
+
+    folder = RunFolder.open(run_dir)
+    recommendation = journey.recommend(folder, tolerance=tolerance, minimum_gain=minimum_gain)
+    show(recommendation_report(recommendation), to_stderr=json or fragment)
+    if json:
+        print_json(recommendation)
+    if fragment and folder.fragment.exists():
+        sys.stdout.write(folder.fragment.read_text())
+    return EXIT_DONE

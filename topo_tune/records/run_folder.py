@@ -1,0 +1,66 @@
+"""A run folder: the journey as files, each stage able to start from the file before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from topo_tune.errors import BrokenRecord, Refused
+from topo_tune.records.envelope import load, save
+from topo_tune.records.inventory import Inventory
+
+_HEAD_FILE = "00-inventory.json"
+
+
+class RunFolder:
+    """Paths of one run. `create` makes it, `open` finds it again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.inventory = path / _HEAD_FILE
+        self.scan = path / "10-scan.json"
+        self.topology = path / "20-topology.json"
+        self.plan = path / "25-bench-plan.json"
+        self.launches = path / "30-bench.jsonl"
+        self.search = path / "40-search.json"
+        self.recommendation = path / "50-recommendation.json"
+        self.fragment = path / "50-topo-tune.conf"
+        self.snippets = path / "50-launchers.md"
+        self.journal = path / "60-journal.jsonl"
+        self.guard = path / "61-guard.jsonl"
+
+    @classmethod
+    def create(cls, path: Path, inventory: Inventory) -> RunFolder:
+        """A new run folder, or the one of an interrupted run of the same inventory.
+
+        Raises Refused when the folder holds something else, so that nothing is mixed or overwritten.
+        """
+        folder = cls(path)
+        if folder.inventory.exists():
+            if load(folder.inventory, Inventory) != inventory:
+                raise Refused(
+                    f"{path} holds a run of another inventory",
+                    hint="choose another --output, or the cluster file that run was made from",
+                )
+            return folder
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise Refused(f"{path} exists and is not a run folder", hint="choose another --output")
+        path.mkdir(parents=True, exist_ok=True)
+        save(folder.inventory, inventory)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing run folder. Raises BrokenRecord when there is none at that path."""
+        folder = cls(path)
+        if not folder.inventory.exists():
+            raise BrokenRecord(
+                f"{path} is not a run folder: it has no {_HEAD_FILE}",
+                hint="`topo-tune init --cluster-config FILE --output DIR` makes one",
+            )
+        return folder
+
+    def need(self, path: Path, stage: str) -> Path:
+        """A file of an earlier stage. Raises BrokenRecord naming the stage that makes it."""
+        if not path.exists():
+            raise BrokenRecord(f"{self.path} has no {path.name} yet", hint=f"`topo-tune {stage}` makes it")
+        return path

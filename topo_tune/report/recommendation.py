@@ -1,0 +1,76 @@
+"""A recommendation for people: the answer first, then the evidence, then what one must know about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topo_tune.records.inventory import BackendName
+from topo_tune.records.recommendation import Advice, Finalist, Recommendation
+from topo_tune.records.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def recommendation_report(recommendation: Recommendation) -> list[RenderableType]:
+    """Headline, settings, table of gains with intervals, other finalists, notes."""
+    from rich.markup import escape
+
+    replayed = " [yellow](replay)[/yellow]" if recommendation.backend is BackendName.REPLAY else ""
+    parts: list[RenderableType] = []
+    if recommendation.advice is Advice.CHANGE:
+        parts.append(f"[bold green]Recommended for {escape(recommendation.cluster)}[/bold green]{replayed}")
+        parts.append("\n".join(f"  {name}={value}" for name, value in recommendation.env.settings))
+    else:
+        parts.append(f"[bold]Change nothing on {escape(recommendation.cluster)}[/bold]{replayed}")
+    parts.append(escape(recommendation.reason))
+    for finalist in recommendation.finalists:
+        parts.append(_table(finalist, recommendation))
+    facts = ", ".join(f"{name} {value}" for name, value in recommendation.fingerprint)
+    parts.append(f"{recommendation.launches_total} launches by back end {recommendation.backend.value}.")
+    if facts:
+        parts.append(f"Holds for: {escape(facts)}. Void when one of these changes.")
+    parts += [f"note: {escape(note)}" for note in recommendation.notes]
+    return parts
+
+
+def _table(finalist: Finalist, recommendation: Recommendation) -> RenderableType:
+    from rich.markup import escape
+    from rich.table import Table
+
+    accepted = finalist.is_accepted and finalist.env == recommendation.env
+    style = "green" if accepted else "default"
+    title = f"{finalist.env}: {finalist.mean_speedup:.2f}x ({finalist.low:.2f} to {finalist.high:.2f})"
+    verdict = "" if accepted else f"\nnot taken: {finalist.reason}"
+    table = Table(
+        title=f"[{style}]{escape(title)}[/{style}]{escape(verdict)}",
+        title_justify="left",
+        title_style="",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    table.add_column("size", justify="right")
+    table.add_column("weight", justify="right")
+    table.add_column("default", justify="right")
+    table.add_column("tuned", justify="right")
+    table.add_column("faster", justify="right")
+    table.add_column(f"interval ({recommendation.confidence:.0%})", justify="right")
+    table.add_column("launches", justify="right")
+    for row in finalist.comparisons:
+        table.add_row(
+            format_bytes(row.size_bytes),
+            f"{row.weight:g}",
+            format_seconds(row.baseline_seconds),
+            format_seconds(row.candidate_seconds),
+            f"[{_colour(row.low, row.high)}]{row.speedup:.2f}x[/]",
+            f"{row.low:.2f} to {row.high:.2f}",
+            f"{row.launches}+{row.launches}",
+        )
+    return table
+
+
+def _colour(low: float, high: float) -> str:
+    if low > 1:
+        return "green"
+    return "red" if high < 1 else "default"
