@@ -187,8 +187,8 @@ def _syntax_error(exc: yaml.MarkedYAMLError, text: str, file: str) -> InputError
     if mark is not None and exc.context_mark is not None and mark.line >= len(lines):
         # Something was never closed: where it was opened says more than the end of the file.
         mark = exc.context_mark
-    line = None if mark is None else mark.line + 1
-    written = lines[line - 1] if line is not None and line <= len(lines) else ""
+    line = None if mark is None else min(mark.line + 1, len(lines))
+    written = "" if line is None else lines[line - 1]
     return InputError(
         f"is not YAML: {exc.problem or exc.context}",
         file=file,
