@@ -20,8 +20,8 @@ COMMENTS_SINCE = (2, 26, 2)
 def parse(text: str) -> list[tuple[int, str, str]]:
     """The settings of one file as NCCL takes them: (line number, name, value), duplicates included.
 
-    A line is cut at its first `=`; nothing is trimmed; a line without `=` is skipped, as is one that begins with
-    `#`. A carriage return at the end is dropped, as NCCL does from 2.30.3.
+    A line is cut at its first `=`; nothing is trimmed; a line without `=` is skipped, as is one that begins
+    with `#`. A carriage return at the end is dropped, as NCCL does from 2.30.3.
     """
     settings = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -106,8 +106,8 @@ def resolve(
 ) -> dict[str, tuple[str, str]]:
     """The NCCL variables a process would have: {name: (value, where it came from)}.
 
-    The process environment wins over files, an earlier file over a later one, an earlier line over a later one.
-    A variable that exists in the environment but is empty blocks the files' value and counts as unset.
+    The process environment wins over files, an earlier file over a later one, an earlier line over a later
+    one. A variable that exists in the environment but is empty blocks the files' value and counts as unset.
     """
     found = {}
     for name, value in environment.items():

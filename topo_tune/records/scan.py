@@ -6,6 +6,9 @@ import msgspec
 
 from topo_tune.records.inventory import Missing
 
+RDMA_DEVICE_FILES = "/dev/infiniband"
+"""`what` of the Absent that says: RDMA devices exist, and this session may not open them."""
+
 
 class Absent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Something the scan looked for and did not get, and why: a fact, not an error."""
@@ -40,6 +43,8 @@ class TopologyMatrix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """per GPU: `0-55,112-167`"""
     numa_affinity: tuple[str | None, ...]
     """per GPU: `0`, or a list such as `0,3-9`"""
+    gpu_numa_ids: tuple[int | None, ...] = ()
+    """per GPU: the NUMA node that its own memory is (Grace); empty where the text has no such column"""
     problems: tuple[str, ...] = ()
     """what could not be read: missing rows, unknown words"""
 
@@ -54,7 +59,7 @@ class Nic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     kind: str
-    """ethernet, infiniband, roce, loopback or other"""
+    """infiniband and roce (RDMA devices), ethernet, loopback, or other: bridges, veths, IPoIB, EFA"""
     is_up: bool | None
     speed_gbit_per_s: float | None
     numa_node: int | None
