@@ -67,7 +67,7 @@ class Connection(Protocol):
         ConnectionLost, DeadlinePassed or OutputTooLarge. A non-zero exit status is a result, not an error."""
 
     def start(self, command: Command) -> Channel:
-        """Start a command and leave it running. Raises HostError as `run`. Deadlines are the caller's business."""
+        """Start a command and leave it running. Raises HostError as `run`. No deadline is kept."""
 
     def close(self) -> None:
         """End the session and whatever it still runs."""

@@ -1,9 +1,9 @@
 """Programs that travel: a module of `on_node/` is sent over standard input and run by the node's own Python.
 
-Nothing is installed and nothing is left behind. The interpreter is started with a one-line loader that reads a bundle
-of module sources from standard input, makes ordinary modules of them, and calls the last one's `main(stdin)`; the rest
-of standard input is the program's own. Answers are lines behind a marker, so that whatever a login script prints
-before them is told apart.
+Nothing is installed and nothing is left behind. The interpreter is started with a one-line loader that reads
+a bundle of module sources from standard input, makes ordinary modules of them, and calls the last one's
+`main(stdin)`; the rest of standard input is the program's own. Answers are lines behind a marker, so that
+whatever a login script prints before them is told apart.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from topo_tune.errors import NodeProgramFailed
 MARKER = "@topo-tune@ "
 """Begins every line that a node program means for topo-tune; `on_node` modules print it."""
 
-# Unbuffered on purpose: what stands behind the bundle must stay in the pipe, so that a program can wait for it with
-# select() instead of finding it gone into a buffer.
+# Unbuffered on purpose: what stands behind the bundle must stay in the pipe, so that a program can wait for
+# it with select() instead of finding it gone into a buffer.
 _LOADER = (
     "import sys,json,types\n"
     "i=open(0,'rb',buffering=0,closefd=False);n=int(sys.argv[1]);d=b''\n"

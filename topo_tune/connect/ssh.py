@@ -286,14 +286,14 @@ def _key_refused(node: str, login: Login, listed: HostKeys, key: HostKey, finger
             node,
             f"{what} differs from the one in known_hosts",
             hint=f"if the node was reinstalled, compare the fingerprint on its console, "
-            f"then `ssh-keygen -R '{name}'` and add the new key; otherwise somebody else answers in its place",
+            f"then `ssh-keygen -R '{name}'` and add the new key; if not, somebody else answers in its place",
         )
     port = "" if login.port == SSH_PORT else f"-p {login.port} "
     return HostKeyRefused(
         node,
         f"{what} is not in known_hosts",
-        hint=f"run `ssh-keyscan {port}{login.host}`, compare its fingerprint (`ssh-keygen -lf -`) with the node's "
-        "own, and add the line to known_hosts",
+        hint=f"run `ssh-keyscan {port}{login.host}`, compare its fingerprint (`ssh-keygen -lf -`) "
+        "with the node's own, and add the line to known_hosts",
     )
 
 
