@@ -371,13 +371,11 @@ def _complete(undo: _Undo, policy: Policy, *, reason: str = "") -> RolloutResult
     unwanted = _ROLLED[:1] if policy.keep_earlier and not is_mixing else (*_ROLLED[:1], WaveStatus.KEPT)
     tripped = next(name for name, status in reversed(state.waves) if status in _ROLLED)
     for wave in reversed(state.plan.waves):
-        if wave.name != tripped and state.wave(wave.name) in unwanted:
+        # The wave that has just tripped was tried a moment ago; a resumed rollout tries it again.
+        if state.wave(wave.name) in unwanted and (wave.name != tripped or not reason):
             undo.roll_back(wave, f"with wave {tripped}")
-        elif wave.name == tripped and not reason and state.wave(tripped) is WaveStatus.ROLLING_BACK:
-            undo.roll_back(wave, "broken off")
-    return _stop(
-        undo.log, f"wave {tripped} was rolled back{': ' if reason else ''}{reason}", EXIT_ANSWER_IS_NO
-    )
+    why = f": {reason}" if reason else ""
+    return _stop(undo.log, f"wave {tripped} was rolled back{why}", EXIT_ANSWER_IS_NO)
 
 
 _ROLLED = (WaveStatus.ROLLING_BACK, WaveStatus.ROLLED_BACK)
