@@ -27,6 +27,8 @@ def parse_bytes(text: str | int) -> int:
         value = int(match.group(1)) * _SUFFIXES[match.group(2).upper()]
     if value <= 0:
         raise InputError(f"a message size must be positive: {value}")
+    if value >= 1 << 63:
+        raise InputError(f"a message size must fit into 63 bits: {text}")
     return value
 
 
