@@ -66,6 +66,7 @@ class Cluster:
     refused: dict[str, Outcome] = field(default_factory=dict)
     """node to the outcome of every wave that is measured with it"""
     source: str = "nccl log"
+    run: str = "run"
     events: list[str] = field(default_factory=list)
     launches: int = 0
     before_write: Callable[[str], None] = lambda node: None
@@ -78,7 +79,7 @@ class Cluster:
 
     @property
     def run_folder(self) -> Path:
-        return self.home / "run"
+        return self.home / self.run
 
     @property
     def inventory(self) -> Inventory:
@@ -195,19 +196,20 @@ def _seen(place: Path) -> tuple[object, ...]:
 
 
 def _old_files(cluster: Cluster) -> None:
-    """Each node begins with files of another kind: absent, plain, no final newline, private, link, CR, fragment."""
-    kinds: list[Callable[[Path], None]] = [
-        lambda etc: None,
-        lambda etc: (etc / "nccl.conf").write_bytes(b"NCCL_DEBUG=WARN") and None,
-        _private,
-        _link,
-        lambda etc: (etc / "nccl.conf").write_bytes(b"# site\r\nNCCL_DEBUG=WARN\r\n") and None,
-        _fragment,
-    ]
+    """Nodes begin with files of different kinds, by turns."""
+    kinds = (_absent, _without_final_newline, _private, _link, _carriage_returns_and_a_fragment)
     for index, node in enumerate(cluster.inventory.nodes()):
         etc = cluster.root(node.name) / "etc"
         etc.mkdir(parents=True)
         kinds[index % len(kinds)](etc)
+
+
+def _absent(etc: Path) -> None:
+    pass
+
+
+def _without_final_newline(etc: Path) -> None:
+    (etc / "nccl.conf").write_bytes(b"NCCL_DEBUG=WARN")
 
 
 def _private(etc: Path) -> None:
@@ -220,10 +222,10 @@ def _link(etc: Path) -> None:
     (etc / "nccl.conf").symlink_to("site.conf")
 
 
-def _fragment(etc: Path) -> None:
+def _carriage_returns_and_a_fragment(etc: Path) -> None:
     (etc / "nccl/conf.d").mkdir(parents=True)
-    (etc / "nccl/conf.d/10-site.conf").write_bytes(b"NCCL_DEBUG=WARN\n")
-    (etc / "nccl.conf").write_bytes(b"")
+    (etc / "nccl/conf.d/10-site.conf").write_bytes(b"NCCL_CROSS_NIC=1\n")
+    (etc / "nccl.conf").write_bytes(b"# site\r\nNCCL_DEBUG=WARN\r\n")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The controller is killed around every journal line in turn; resume or rollback must end in the same bytes."""
+"""The controller is killed around every journal line in turn; resume or rollback ends in the same bytes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_rollback_that_is_killed_is_not_turned_round_by_a_resume(cluster, line
 
 
 def wanted_bytes(cluster, plan):
-    """The bytes of an undisturbed run: every node is put back and written again, which the writer may refuse."""
+    """The bytes of an undisturbed run: every node is put back, and written by a writer that may refuse."""
     for node in plan.nodes:
         cluster.restore(node)
         cluster.write(node)
