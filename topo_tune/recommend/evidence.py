@@ -15,6 +15,9 @@ from topo_tune.stats.objective import mean_log_seconds, shares
 
 Seconds = Mapping[int, float]
 
+FLOOR_CONFIDENCE = 0.9
+"""One-sided confidence of the floor under each size's speed-up."""
+
 
 class Evidence(NamedTuple):
     """One finalist's usable blocks and what they amount to."""
@@ -25,6 +28,8 @@ class Evidence(NamedTuple):
     mean: Interval
     """speed-up over the weighted sizes; without at least two blocks it is 1 and says nothing"""
     comparisons: tuple[Comparison, ...]
+    floors: Mapping[int, float]
+    """per size a speed-up that the true one exceeds with `FLOOR_CONFIDENCE`, taken by itself"""
     failure: str | None
     """why one of its launches failed; None: none did"""
 
@@ -72,7 +77,7 @@ def _evidence(
     failures = [_why(launch) for launch in mine if not _is_complete(launch, share)]
     failure = failures[0] if failures else None
     if len(pairs) < 2:
-        return Evidence(env, pairs, Interval(1.0, 1.0, 1.0), (), failure)
+        return Evidence(env, pairs, Interval(1.0, 1.0, 1.0), (), {}, failure)
     sizes = sorted(share)
     mean = weighted_speedup(
         _table([default for default, _ in pairs], sizes),
@@ -80,7 +85,17 @@ def _evidence(
         [share[size] for size in sizes],
         confidence,
     )
-    return Evidence(env, pairs, mean, _comparisons(pairs, weights, confidence), failure)
+    comparisons = _comparisons(pairs, weights, confidence)
+    floors = {c.size_bytes: _floor(c.size_bytes, pairs) for c in comparisons}
+    return Evidence(env, pairs, mean, comparisons, floors, failure)
+
+
+def _floor(size: int, pairs: Sequence[tuple[Seconds, Seconds]]) -> float:
+    # The low end of a two-sided interval leaves only half of its error below it.
+    two_sided = 2 * FLOOR_CONFIDENCE - 1
+    return paired_speedup(
+        [base[size] for base, _ in pairs], [times[size] for _, times in pairs], two_sided
+    ).low
 
 
 def _comparisons(

@@ -32,8 +32,9 @@ def build_space(
 
     `pinned`: what the cluster file sets for every job, which is never searched. `can_measure`: whether the
     back end has an answer for a setting; None where it has one for all. A value that occurs in no
-    measurable setting of one or two changes is left out, and `combinations` counts the measurable settings.
-    `extra_values`: name to values besides the catalogue's. NCCL's default is no combination.
+    measurable setting of one to three changes is left out, and `combinations` counts the measurable settings;
+    of a grid beyond `MOST_CHECKED` it counts all. `extra_values`: name to values besides the catalogue's.
+    NCCL's default is no combination.
     """
     searched = searched_variables(topology, pinned, extra_values)
     variables, left_out = searched.variables, searched.left_out
@@ -119,7 +120,7 @@ def _only_measurable_values(
     variables: tuple[SearchVariable, ...], can_measure: CanMeasure
 ) -> tuple[tuple[SearchVariable, ...], tuple[LeftOut, ...]]:
     seen: set[tuple[str, str]] = set()
-    for moved in _one_or_two_changes(variables):
+    for moved in _small_changes(variables):
         env = _env(moved)
         if keeps_rules(env) and can_measure(env):
             seen.update((variable.names[0], value) for variable, value in moved)
@@ -135,11 +136,12 @@ def _only_measurable_values(
     return tuple(kept), tuple(left_out)
 
 
-def _one_or_two_changes(variables: tuple[SearchVariable, ...]) -> Iterator[list[tuple[SearchVariable, str]]]:
-    for variable in variables:
-        yield from ([(variable, value)] for value in variable.values)
-    for one, other in itertools.combinations(variables, 2):
-        yield from ([(one, a), (other, b)] for a, b in itertools.product(one.values, other.values))
+def _small_changes(variables: tuple[SearchVariable, ...]) -> Iterator[list[tuple[SearchVariable, str]]]:
+    """One to three dimensions moved, some ten thousand settings: enough to meet each recorded value."""
+    for moved in (1, 2, 3):
+        for chosen in itertools.combinations(variables, moved):
+            for values in itertools.product(*(variable.values for variable in chosen)):
+                yield list(zip(chosen, values, strict=True))
 
 
 def _only_measurable_settings(space: SearchSpace, can_measure: CanMeasure) -> SearchSpace:
