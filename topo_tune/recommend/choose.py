@@ -49,8 +49,8 @@ def recommend(
     - it finished every launch with right sums;
     - its weighted mean gain is above zero with confidence, and looks at least `minimum_gain`;
     - no weighted size looks slower than `tolerance`, and none is slower with confidence;
-    - for each weighted size a loss of more than twice `tolerance` is excluded, with nine in ten. Where launches
-      differ by eight per cent, a size that really loses a tenth would else slip through once in twenty times.
+    - for each weighted size a loss of more than twice `tolerance` is excluded, with nine in ten. Else, where
+      launches differ by eight per cent, a size that really loses a tenth would slip through once in twenty.
 
     The accepted one with the highest lower end is recommended, else `change nothing`. Raises
     NotEnoughEvidence when a finalist that never failed has fewer than three usable blocks.
