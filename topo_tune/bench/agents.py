@@ -33,7 +33,9 @@ class Agent:
         """Send one request. Raises ConnectionLost."""
         self._channel.send(json.dumps(request).encode() + b"\n")
 
-    def next_event(self, timeout_seconds: float, give_up: Callable[[], bool] | None = None) -> dict[str, Any] | None:
+    def next_event(
+        self, timeout_seconds: float, give_up: Callable[[], bool] | None = None
+    ) -> dict[str, Any] | None:
         """The agent's next event; None when none came in time, or when `give_up` became true meanwhile.
 
         Raises ConnectionLost when the agent is gone.
@@ -63,7 +65,9 @@ class Agent:
         self.send(request)
         event = self.next_event(timeout_seconds)
         if event is None:
-            raise NodeProgramFailed(self.node.name, f"the bench agent did not answer within {timeout_seconds:g} s")
+            raise NodeProgramFailed(
+                self.node.name, f"the bench agent did not answer within {timeout_seconds:g} s"
+            )
         if event.get("event") == "error":
             raise NodeProgramFailed(self.node.name, str(event.get("error")))
         return event
@@ -76,7 +80,9 @@ class Agent:
 class AgentPool:
     """The agents of a run. An agent that fails is dropped, and the next trial starts a new one."""
 
-    def __init__(self, backend: BackendName, commands: Callable[[Node], Command], open_channel: OpenChannel) -> None:
+    def __init__(
+        self, backend: BackendName, commands: Callable[[Node], Command], open_channel: OpenChannel
+    ) -> None:
         self._backend = backend
         self._commands = commands
         self._open_channel = open_channel

@@ -21,13 +21,14 @@ class RecordedLaunches:
     same order they get the recorded answers until the record ends.
     """
 
-    def __init__(self, path: Path, measure: Measure) -> None:
+    def __init__(self, path: Path, measure: Measure, *, append_only: bool = False) -> None:
+        """`append_only`: never give back what is on file; a guard must measure now, whatever it measured before."""
         self._path = path
         self._measure = measure
         if not path.exists():
             save_lines_head(path, Launch)
         self._launches = list(load_lines(path, Launch))
-        self._next = 0
+        self._next = len(self._launches) if append_only else 0
 
     @property
     def recorded(self) -> int:

@@ -13,8 +13,9 @@ import msgspec
 
 from topo_tune.errors import BrokenRecord, InputError, did_you_mean
 from topo_tune.records.bench import Launch
-from topo_tune.records.envelope import load_lines
+from topo_tune.records.envelope import load, load_lines
 from topo_tune.records.nccl_env import NcclEnv
+from topo_tune.records.topology import Topology
 
 
 class Recording(msgspec.Struct, frozen=True):
@@ -31,7 +32,7 @@ class Surface(msgspec.Struct, frozen=True):
 
     name: str
     facts: dict[str, str]
-    """nccl, driver, gpu, cpu_vendor, inter_fabric, intra_fabric, ranks, nodes, dtype, recorded_at, source"""
+    """nccl, driver, gpu, cpu_vendor, inter_fabric, intra_fabric, ranks, node_count, ranks_per_host, dtype, recorded_at, source"""
     recordings: dict[NcclEnv, tuple[Recording, ...]]
     variables: frozenset[str]
     """canonical names that some recording sets"""
@@ -68,7 +69,9 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
 def bundled_surfaces() -> tuple[str, ...]:
     """Names of the surfaces that ship with topo-tune."""
     folder = resources.files("topo_tune.bench") / "surfaces"
-    return tuple(sorted(entry.name[: -len(".jsonl")] for entry in folder.iterdir() if entry.name.endswith(".jsonl")))
+    return tuple(
+        sorted(entry.name[: -len(".jsonl")] for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
+    )
 
 
 def load_surface(name_or_path: str) -> Surface:
@@ -147,17 +150,11 @@ def _from_launches(path: Path) -> Surface:
     }
     topology = path.with_name("20-topology.json")
     if topology.exists():
-        from topo_tune.records.envelope import load
-        from topo_tune.records.topology import Topology
-
         facts |= _facts_of(load(topology, Topology))
     return _surface(path.parent.name or path.stem, facts, recordings)
 
 
-def _facts_of(topology: object) -> dict[str, str]:
-    from topo_tune.records.topology import Topology
-
-    assert isinstance(topology, Topology)
+def _facts_of(topology: Topology) -> dict[str, str]:
     known = {
         "nccl": topology.nccl_version,
         "driver": topology.driver,
@@ -165,7 +162,8 @@ def _facts_of(topology: object) -> dict[str, str]:
         "cpu_vendor": topology.cpu_vendor,
         "inter_fabric": topology.inter_fabric.value,
         "intra_fabric": topology.intra_fabric.value,
-        "nodes": str(topology.node_count),
+        "node_count": str(topology.node_count),
+        "ranks_per_host": str(topology.ranks_per_host),
     }
     return {name: value for name, value in known.items() if value is not None}
 
@@ -175,7 +173,9 @@ def _surface(name: str, facts: dict[str, str], recordings: list[Recording]) -> S
     for recording in recordings:
         by_env.setdefault(recording.env, []).append(recording)
     if not any(r.error is None for r in by_env.get(NcclEnv(), ())):
-        raise BrokenRecord(f"surface {name}: NCCL's default was never recorded, so nothing can be compared with it")
+        raise BrokenRecord(
+            f"surface {name}: NCCL's default was never recorded, so nothing can be compared with it"
+        )
     return Surface(
         name=name,
         facts=facts,

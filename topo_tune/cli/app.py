@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Annotated
 
@@ -47,17 +48,17 @@ def version_lines() -> list[str]:
         try:
             lines.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            lines.append(f"{package} not installed here (only nodes that run the nccl or gloo back end need it)")
+            lines.append(
+                f"{package} not installed here (only nodes that run the nccl or gloo back end need it)"
+            )
     lines.append(f"NCCL catalogue read at {catalogue_version()}")
     return lines
 
 
 def _register() -> None:
-    from topo_tune.cli import apply, bench, init, recommend, rollback, scan, status
-
     # The order here is the order in --help.
-    for command in (init, scan, bench, recommend, apply, rollback, status):
-        command.register(app)
+    for name in ("init", "scan", "bench", "recommend", "apply", "rollback", "status"):
+        importlib.import_module(f"topo_tune.cli.{name}").register(app)
 
 
 _register()

@@ -21,7 +21,9 @@ def bench(
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="'NAME=VALUE ...'", help="One more setting, interleaved with the default; may be repeated."
+            "--set",
+            metavar="'NAME=VALUE ...'",
+            help="One more setting, interleaved with the default; may be repeated.",
         ),
     ] = None,
     launches: Annotated[int, typer.Option("--launches", "-n", min=1, help="Launches of each setting.")] = 3,
@@ -29,7 +31,9 @@ def bench(
     repeats: Annotated[int, typer.Option(min=1, help="Samples of each size in a launch.")] = 5,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Keep raw launches here; an interrupted one goes on."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Keep raw launches here; an interrupted one goes on."
+        ),
     ] = None,
     deadline: options.Deadline = 60.0,
     limit: options.Limit = None,
@@ -44,10 +48,10 @@ def bench(
     from topo_tune.cli.console import print_json, warn
     from topo_tune.cli.progress import Reporter
     from topo_tune.inventory.read import read_inventory
-    from topo_tune.inventory.sizes import parse_sizes
     from topo_tune.pipeline import journey
     from topo_tune.pipeline.cluster import narrowed, reach
     from topo_tune.records.nccl_env import parse_assignments
+    from topo_tune.records.units import parse_sizes
     from topo_tune.report.launches import launches_report
 
     inventory = narrowed(read_inventory(cluster_config), limit, exclude)

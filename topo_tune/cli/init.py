@@ -62,12 +62,16 @@ def init(
         minimum_gain=minimum_gain,
     )
     with Reporter(quiet=quiet) as reporter:
-        reporter.say(f"{inventory.name}: {inventory.describe()}, back end {inventory.backend.value}, run folder {folder}")
+        reporter.say(
+            f"{inventory.name}: {inventory.describe()}, back end {inventory.backend.value}, run folder {folder}"
+        )
         try:
             recommendation = run_init(inventory, folder, search_options, reporter)
         except KeyboardInterrupt:
             reporter.pause()
-            reporter.say(f"what was measured is kept: the same command with --output {folder} goes on from there")
+            reporter.say(
+                f"what was measured is kept: the same command with --output {folder} goes on from there"
+            )
             raise
     show(recommendation_report(recommendation), to_stderr=json)
     if json:

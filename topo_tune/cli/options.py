@@ -10,15 +10,21 @@ import typer
 ClusterConfig = Annotated[
     Path,
     typer.Option(
-        "--cluster-config", "-c", metavar="FILE", help="Cluster file (YAML), or a host file with one node a line."
+        "--cluster-config",
+        "-c",
+        metavar="FILE",
+        help="Cluster file (YAML), or a host file with one node a line.",
     ),
 ]
-RunDirectory = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Run folder that `topo-tune init` made.")]
+RunDirectory = Annotated[
+    Path, typer.Argument(metavar="RUN_DIR", help="Run folder that `topo-tune init` made.")
+]
 Json = Annotated[bool, typer.Option("--json", help="The record as JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Deadline = Annotated[
-    float, typer.Option("--deadline", metavar="SECONDS", min=1.0, help="A launch still running then is killed.")
+    float,
+    typer.Option("--deadline", metavar="SECONDS", min=1.0, help="A launch still running then is killed."),
 ]
 Limit = Annotated[
     str | None, typer.Option("--limit", metavar="NODES", help="Only these nodes, as `gpu[001-004]`.")

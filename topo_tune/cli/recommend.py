@@ -12,7 +12,9 @@ from topo_tune.errors import EXIT_DONE
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("recommend", help="The answer of a run folder, from its files alone: no node, no GPU.")(recommend)
+    app.command("recommend", help="The answer of a run folder, from its files alone: no node, no GPU.")(
+        recommend
+    )
 
 
 def recommend(

@@ -22,10 +22,13 @@ def scan(
     ] = None,
     from_path: Annotated[
         Path | None,
-        typer.Option("--from", metavar="PATH", help="Read saved dumps in this file or folder; no node is reached."),
+        typer.Option(
+            "--from", metavar="PATH", help="Read saved dumps in this file or folder; no node is reached."
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the record to this file as well.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the record to this file as well."),
     ] = None,
     limit: options.Limit = None,
     exclude: options.Exclude = None,
@@ -43,7 +46,9 @@ def scan(
     from topo_tune.scan.from_files import scan_from
 
     if (cluster_config is None) == (from_path is None):
-        raise InputError("give either --cluster-config or --from", hint="`topo-tune scan --cluster-config cluster.yaml`")
+        raise InputError(
+            "give either --cluster-config or --from", hint="`topo-tune scan --cluster-config cluster.yaml`"
+        )
     if from_path is not None:
         found, topology = scan_from(from_path), None
     else:

@@ -120,7 +120,9 @@ class Agent:
             say({"event": "resolved", "settings": self._resolve(request["env"])})
         elif operation == "trial":
             if self.trial is not None:
-                say({"event": "result", "id": request["id"], "ok": False, "error": "another trial is running"})
+                say(
+                    {"event": "result", "id": request["id"], "ok": False, "error": "another trial is running"}
+                )
                 return
             self.trial = Trial(request, self.backend)
         elif operation == "abort":
@@ -191,7 +193,7 @@ def nccl_version() -> Optional[str]:
     """`2.28.9`: the version of the NCCL that this torch was linked with."""
     import torch.cuda.nccl
 
-    version = torch.cuda.nccl.version()
+    version: Any = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     return ".".join(str(part) for part in version[:3]) if isinstance(version, tuple) else str(version)
 
 
@@ -292,7 +294,8 @@ class Trial:
                     self.fail(answer["error"])
         if self.error is None and self.buffers and self.seconds_left() == 0:
             self.fail(
-                "still running at its deadline of %g s, killed" % float(self.request["plan"]["deadline_seconds"])
+                "still running at its deadline of %g s, killed"
+                % float(self.request["plan"]["deadline_seconds"])
             )
         if self.error is None and self.buffers:
             return None
@@ -329,7 +332,10 @@ class Trial:
         rank = int(self.request["first_rank"]) + local_rank
         _, status = os.waitpid(self.pids.pop(local_rank), 0)
         if os.WIFSIGNALED(status):
-            how = "was killed by signal %d (%s)" % (os.WTERMSIG(status), signal.Signals(os.WTERMSIG(status)).name)
+            how = "was killed by signal %d (%s)" % (
+                os.WTERMSIG(status),
+                signal.Signals(os.WTERMSIG(status)).name,
+            )
         else:
             how = "ended with status %d" % os.WEXITSTATUS(status)
         tail = tail_of(self.logs[local_rank])

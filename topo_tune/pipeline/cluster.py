@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -24,8 +24,8 @@ Result = TypeVar("Result")
 SEED = 1
 
 
-class Watch:
-    """Where progress goes. The default tells nobody."""
+class Watch(Protocol):
+    """Where progress goes."""
 
     def on_progress(self, event: Progress) -> None:
         """A stage moved on."""
@@ -53,7 +53,7 @@ class Cluster:
 
         return fan_out(
             self.inventory.nodes() if nodes is None else nodes,
-            lambda node: work(self.connections.get(node)),
+            lambda node: work(self.connections.to(node)),
             parallel=self.inventory.ssh.parallel,
             on_event=on_event,
             abort=self.connections.close,
@@ -66,7 +66,7 @@ class Cluster:
         pool = AgentPool(
             self.inventory.backend,
             lambda node: launcher.commands((node,), "bench_agent")[node.name],
-            lambda node, command: self.connections.get(node).start(command),
+            lambda node, command: self.connections.to(node).start(command),
         )
         backend = BACKENDS[self.inventory.backend](self.inventory, pool, seed)
         try:
@@ -89,7 +89,9 @@ def narrowed(inventory: Inventory, limit: str | None, exclude: str | None) -> In
     unwanted = set(expand(exclude)) if exclude else set()
     unknown = sorted((wanted | unwanted) - known)
     if unknown:
-        raise InputError(f"the cluster file has no node `{unknown[0]}`", hint=f"it has {inventory.describe()}")
+        raise InputError(
+            f"the cluster file has no node `{unknown[0]}`", hint=f"it has {inventory.describe()}"
+        )
     racks = tuple(
         Rack(rack.name, kept)
         for rack in inventory.racks
@@ -97,4 +99,9 @@ def narrowed(inventory: Inventory, limit: str | None, exclude: str | None) -> In
     )
     if not racks:
         raise InputError("no node is left", hint="check --limit and --exclude")
-    return msgspec.structs.replace(inventory, racks=racks)
+    left = tuple(name for name in inventory.bench_nodes if name in wanted - unwanted)
+    if inventory.bench_nodes and not left:
+        raise InputError(
+            "none of the cluster file's `bench.nodes` is left", hint="check --limit and --exclude"
+        )
+    return msgspec.structs.replace(inventory, racks=racks, bench_nodes=left)

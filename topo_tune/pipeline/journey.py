@@ -16,7 +16,7 @@ from topo_tune.bench.backends.interface import Backend
 from topo_tune.bench.plan import plan_bench, weights_of
 from topo_tune.bench.record import RecordedLaunches
 from topo_tune.bench.surface import load_surface
-from topo_tune.errors import MissingCapability
+from topo_tune.errors import MissingCapability, Refused
 from topo_tune.pipeline.cluster import SEED, Cluster, Watch, reach
 from topo_tune.recommend.choose import recommend as choose
 from topo_tune.recommend.conf import fragment, snippets
@@ -24,6 +24,7 @@ from topo_tune.records.bench import BenchPlan, Launch
 from topo_tune.records.envelope import load, load_lines, save, write_whole
 from topo_tune.records.inventory import BackendName, Inventory, Node
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
+from topo_tune.records.nodeset import fold
 from topo_tune.records.progress import Progress
 from topo_tune.records.recommendation import Advice, Recommendation
 from topo_tune.records.run_folder import RunFolder
@@ -34,6 +35,12 @@ from topo_tune.scan.collect import scan_cluster
 from topo_tune.search.loop import SearchEvent, search
 from topo_tune.search.space import build_space
 from topo_tune.topology.classify import classify, replayed_topology
+
+
+FRAGMENT_PATH = "/etc/nccl/conf.d/50-topo-tune.conf"
+
+# Base images name their package's version so; NCCL does not read it.
+_SET_BY_NOBODY = frozenset({"NCCL_VERSION"})
 
 
 class SearchOptions(msgspec.Struct, frozen=True):
@@ -78,11 +85,15 @@ def init(inventory: Inventory, output: Path, options: SearchOptions, watch: Watc
             found, topology = scan(cluster)
             save(folder.scan, found, made_from=(folder.inventory,))
             save(folder.topology, topology, made_from=(folder.scan,))
-        answering = tuple(node for node in inventory.nodes() if found.node(node.name) is not None)
+        wanted = inventory.bench_nodes or tuple(node.name for node in inventory.nodes())
+        answering = tuple(n for n in inventory.nodes() if n.name in wanted and found.node(n.name) is not None)
+        if not answering:
+            raise MissingCapability(f"none of the nodes to measure on answered: {fold(wanted)}")
         for missing in found.missing:
             watch.say(f"going on without {missing.node}: {missing.reason}")
+        in_place = settings_in_place(found)
         with cluster.backend(options.seed) as backend:
-            _search(folder, inventory, topology, answering, backend, options, watch)
+            _search(folder, inventory, topology, answering, in_place, backend, options, watch)
     return recommend(folder, tolerance=options.tolerance, minimum_gain=options.minimum_gain)
 
 
@@ -91,16 +102,26 @@ def _search(
     inventory: Inventory,
     topology: Topology,
     nodes: tuple[Node, ...],
+    in_place: NcclEnv,
     backend: Backend,
     options: SearchOptions,
     watch: Watch,
 ) -> None:
     plan = plan_bench(inventory, deadline_seconds=options.deadline_seconds)
-    plan = msgspec.structs.replace(plan, notes=backend.notes())
+    notes = backend.notes()
+    if inventory.bench_nodes:
+        notes += (
+            f"searched on {fold(node.name for node in nodes)} only; a rollout judges every other rack itself",
+        )
+    if in_place.settings:
+        notes += (f"`default` is the nodes as they are; they already set {in_place}, which is not searched",)
+    plan = msgspec.structs.replace(plan, notes=notes)
     save(folder.plan, plan, made_from=(folder.inventory, folder.topology))
     for note in plan.notes:
         watch.say(f"note: {note}")
-    space = build_space(topology, pinned=inventory.env, can_measure=_limit_of(inventory, backend))
+    space = build_space(
+        topology, pinned=in_place.merged(inventory.env), can_measure=_limit_of(inventory, backend)
+    )
     watch.say(
         f"search space: {len(space.variables)} dimensions, {space.combinations} combinations; "
         f"trying {min(options.candidates, space.combinations)}, then {options.blocks} blocks against the default"
@@ -130,6 +151,28 @@ def _search(
     save(folder.search, trace, made_from=(folder.plan, folder.launches))
 
 
+def settings_in_place(found: Scan) -> NcclEnv:
+    """What the nodes set already, in their environment or in the files NCCL reads: in force under every measurement.
+
+    Raises Refused when an earlier rollout's fragment is in place: a search on top of it would recommend a change
+    relative to it, and writing that would drop it.
+    """
+    tuned = [
+        n.node for n in found.nodes for f in n.nccl_files if f.path.endswith(FRAGMENT_PATH) and f.settings
+    ]
+    if tuned:
+        raise Refused(
+            f"an earlier rollout of topo-tune is in place on {fold(tuned)}",
+            hint="`topo-tune rollback RUN_DIR` puts the old bytes back; search again after that",
+        )
+    settings: dict[str, str] = {}
+    for node in found.nodes:
+        for file in node.nccl_files:
+            settings |= {s.name: s.value for s in file.settings if s.name.startswith("NCCL_")}
+        settings |= {name: value for name, value in node.nccl_environment if name not in _SET_BY_NOBODY}
+    return NcclEnv(tuple(sorted(settings.items())))
+
+
 def recommend(folder: RunFolder, *, tolerance: float, minimum_gain: float) -> Recommendation:
     """Stage 6 from the files of a run folder alone: needs no node and no GPU."""
     inventory = load(folder.need(folder.inventory, "init"), Inventory)
@@ -152,7 +195,8 @@ def recommend(folder: RunFolder, *, tolerance: float, minimum_gain: float) -> Re
     )
     if recommendation.advice is Advice.CHANGE:
         write_whole(folder.fragment, fragment(recommendation.env).encode())
-        write_whole(folder.snippets, snippets(recommendation.env).encode())
+        text = "".join(f"## {s.title}\n\n```\n{s.text}```\n\n" for s in snippets(recommendation.env))
+        write_whole(folder.snippets, text.encode())
     else:
         # A fragment of an earlier answer must not outlive it.
         folder.fragment.unlink(missing_ok=True)
@@ -184,9 +228,7 @@ def bench(
             # The order turns round from block to block, so that a steady drift favours no setting.
             for env in order if block % 2 == 0 else tuple(reversed(order)):
                 made.append(record.evaluate(env, "bench"))
-                watch.on_progress(
-                    Progress("bench", len(made), launches * len(order), _launch_text(made[-1]))
-                )
+                watch.on_progress(Progress("bench", len(made), launches * len(order), _launch_text(made[-1])))
         return tuple(made), backend.notes()
 
 

@@ -76,7 +76,9 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def is_usable(self) -> bool:
         """Whether it finished and every checked sum was right."""
-        return self.error is None and all(r.is_correct is not False for r in self.results) and bool(self.results)
+        return (
+            self.error is None and all(r.is_correct is not False for r in self.results) and bool(self.results)
+        )
 
     def median_seconds(self) -> dict[int, float]:
         """Size in bytes to the median of its samples."""
@@ -98,6 +100,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An untimed launch that only asks which NCCL variables reached the ranks."""
 
     nodes: tuple[str, ...]
+    at: str
+    """UTC, ISO 8601"""
     ranks: int
     source: str
     """who says so: `nccl log`, `nccl's reading rules (replay)`, or `nobody (gloo)`"""

@@ -14,7 +14,7 @@ import msgspec
 
 from topo_tune import __version__
 from topo_tune.errors import BrokenRecord
-from topo_tune.records.bench import BenchPlan, Launch
+from topo_tune.records.bench import BenchPlan, Launch, Probe
 from topo_tune.records.inventory import Inventory
 from topo_tune.records.recommendation import Recommendation
 from topo_tune.records.rollout import JournalEntry, RolloutPlan
@@ -30,6 +30,7 @@ SCHEMAS: dict[str, tuple[type[Any], int]] = {
     "topo-tune/topology": (Topology, 1),
     "topo-tune/bench-plan": (BenchPlan, 1),
     "topo-tune/launch": (Launch, 1),
+    "topo-tune/probe": (Probe, 1),
     "topo-tune/search-trace": (SearchTrace, 1),
     "topo-tune/recommendation": (Recommendation, 1),
     "topo-tune/rollout-plan": (RolloutPlan, 1),

@@ -108,6 +108,8 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """message sizes to measure; empty: the back end's usual sweep"""
     weights: tuple[tuple[int, float], ...] = ()
     """(size in bytes, weight) of the objective; empty: every measured size weighs the same"""
+    bench_nodes: tuple[str, ...] = ()
+    """nodes that a search measures on; empty: all. A rollout judges every wave on its own nodes."""
     replay: ReplayOptions | None = None
 
     def nodes(self) -> tuple[Node, ...]:

@@ -27,6 +27,7 @@ class RunFolder:
         self.snippets = path / "50-launchers.md"
         self.journal = path / "60-journal.jsonl"
         self.guard = path / "61-guard.jsonl"
+        self.proofs = path / "62-proofs.jsonl"
 
     @classmethod
     def create(cls, path: Path, inventory: Inventory) -> RunFolder:

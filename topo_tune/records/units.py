@@ -83,3 +83,21 @@ def busbw_factor(collective: str, ranks: int) -> float:
 def algbw_gb_per_s(size_bytes: int, seconds: float) -> float:
     """Message size over time, in 10^9 bytes per second."""
     return size_bytes / seconds / 1e9
+
+
+_SWEEP = re.compile(r"^\s*(?P<first>[^.,\s]+)\s*\.\.\s*(?P<last>[^.,\s]+)(?:\s+x\s*(?P<factor>\d+))?\s*$")
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Message sizes from `8K,128K,2M`, or from a sweep: `8K..32M` doubles, `8K..32M x4` goes by fours.
+
+    Ascending. Raises InputError for a size that is none, a size written twice, or an empty sweep.
+    """
+    match = _SWEEP.match(text)
+    if match:
+        factor = int(match["factor"] or 2)
+        return size_sweep(parse_bytes(match["first"]), parse_bytes(match["last"]), factor)
+    sizes = tuple(sorted(parse_bytes(word) for word in text.split(",")))
+    if len(set(sizes)) != len(sizes):
+        raise InputError(f"`{text}` names a size twice")
+    return sizes

@@ -43,7 +43,9 @@ def _setting(env: NcclEnv, launches: list[Launch], collective: str, dtype: str) 
         lines.append("# " + _HEADER[2:])
         for size in sorted({result.size_bytes for launch in usable for result in launch.results}):
             lines.append(_row(size, usable, ranks, collective, dtype))
-    lines += [f"# launch {launch.index} failed: {launch.error}" for launch in launches if not launch.is_usable]
+    lines += [
+        f"# launch {launch.index} failed: {launch.error}" for launch in launches if not launch.is_usable
+    ]
     return lines
 
 
@@ -57,7 +59,9 @@ def _row(size: int, launches: list[Launch], ranks: int, collective: str, dtype: 
     samples = sorted(sample for result in results for sample in result.samples_seconds)
     middle = statistics.median(medians)
     algbw = algbw_gb_per_s(size, middle)
-    spread = f"{statistics.stdev(medians) / statistics.mean(medians):9.1%}" if len(medians) > 1 else f"{'-':>9}"
+    spread = (
+        f"{statistics.stdev(medians) / statistics.mean(medians):9.1%}" if len(medians) > 1 else f"{'-':>9}"
+    )
     p99 = samples[min(len(samples) - 1, round(0.99 * (len(samples) - 1)))]
     wrong = {True: "0", False: "WRONG", None: "N/A"}[results[0].is_correct]
     return (

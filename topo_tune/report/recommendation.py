@@ -24,8 +24,12 @@ def recommendation_report(recommendation: Recommendation) -> list[RenderableType
     else:
         parts.append(f"[bold]Change nothing on {escape(recommendation.cluster)}[/bold]{replayed}")
     parts.append(escape(recommendation.reason))
-    for finalist in recommendation.finalists:
-        parts.append(_table(finalist, recommendation))
+    shown, *others = recommendation.finalists or (None,)
+    if shown is not None:
+        parts += [_headline(shown, recommendation), _table(shown, recommendation)]
+    if others:
+        lines = [f"  {o.env}: {_speed(o)}; {o.reason}" for o in others if o is not None]
+        parts.append(escape("\n".join(["Also met the default and not taken:", *lines])))
     facts = ", ".join(f"{name} {value}" for name, value in recommendation.fingerprint)
     parts.append(f"{recommendation.launches_total} launches by back end {recommendation.backend.value}.")
     if facts:
@@ -34,28 +38,28 @@ def recommendation_report(recommendation: Recommendation) -> list[RenderableType
     return parts
 
 
-def _table(finalist: Finalist, recommendation: Recommendation) -> RenderableType:
+def _headline(finalist: Finalist, recommendation: Recommendation) -> str:
     from rich.markup import escape
+
+    if finalist.is_accepted and finalist.env == recommendation.env:
+        return f"Mean over the weighted sizes: [green]{_speed(finalist)}[/green]"
+    return f"Closest: {escape(str(finalist.env))}: {_speed(finalist)}"
+
+
+def _speed(finalist: Finalist) -> str:
+    return f"{finalist.mean_speedup:.2f}x ({finalist.low:.2f} to {finalist.high:.2f})"
+
+
+def _table(finalist: Finalist, recommendation: Recommendation) -> RenderableType:
     from rich.table import Table
 
-    accepted = finalist.is_accepted and finalist.env == recommendation.env
-    style = "green" if accepted else "default"
-    title = f"{finalist.env}: {finalist.mean_speedup:.2f}x ({finalist.low:.2f} to {finalist.high:.2f})"
-    verdict = "" if accepted else f"\nnot taken: {finalist.reason}"
-    table = Table(
-        title=f"[{style}]{escape(title)}[/{style}]{escape(verdict)}",
-        title_justify="left",
-        title_style="",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("size", justify="right")
     table.add_column("weight", justify="right")
     table.add_column("default", justify="right")
     table.add_column("tuned", justify="right")
     table.add_column("faster", justify="right")
-    table.add_column(f"interval ({recommendation.confidence:.0%})", justify="right")
+    table.add_column(f"interval ({recommendation.confidence * 100:.4g} %)", justify="right")
     table.add_column("launches", justify="right")
     for row in finalist.comparisons:
         table.add_row(

@@ -46,7 +46,7 @@ def _nodes_table(scan: Scan) -> RenderableType:
 
 
 def _row(node: NodeScan) -> tuple[str, ...]:
-    gpus = defaultdict(int)
+    gpus: dict[str, int] = defaultdict(int)
     for gpu in node.gpus:
         gpus[gpu.name] += 1
     up = [nic.name for nic in node.nics if nic.is_up and nic.kind != "loopback"]

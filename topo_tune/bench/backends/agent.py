@@ -32,9 +32,11 @@ class AgentBackend:
         self._pool = pool
         self._trials = 0
 
-    def measure(self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str) -> Launch:
+    def measure(
+        self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str
+    ) -> Launch:
         """One launch; whatever goes wrong is its `error`."""
-        started = datetime.datetime.now(datetime.timezone.utc)
+        started_at = utc_now()
         clock = time.monotonic()
         ranks = 0
         error: str | None = None
@@ -51,7 +53,7 @@ class AgentBackend:
             env=env,
             backend=self._inventory.backend,
             ranks=ranks,
-            started_at=started.isoformat(timespec="milliseconds"),
+            started_at=started_at,
             wall_seconds=round(time.monotonic() - clock, 3),
             results=results,
             error=error or wrong_sums(results),
@@ -61,15 +63,21 @@ class AgentBackend:
     def probe(self, nodes: tuple[Node, ...], env: NcclEnv) -> Probe:
         """Ask NCCL itself, through its log, which variables it took from the environment or its files."""
         names = tuple(node.name for node in nodes)
+        at = utc_now()
         if self._inventory.backend is not BackendName.NCCL:
-            return Probe(nodes=names, ranks=0, source="nobody (gloo reads no NCCL variable)", settings=())
+            return Probe(
+                nodes=names, at=at, ranks=0, source="nobody (gloo reads no NCCL variable)", settings=()
+            )
         plan = BenchPlan(
-            backend=self._inventory.backend, collective="all_reduce", dtype="bfloat16", sizes_bytes=_PROBE_SIZES_BYTES
+            backend=self._inventory.backend,
+            collective="all_reduce",
+            dtype="bfloat16",
+            sizes_bytes=_PROBE_SIZES_BYTES,
         )
         try:
             ranks, error, answers = self._trial(nodes, env, plan, probe=True)
         except HostError as exc:
-            return Probe(nodes=names, ranks=0, source="nccl log", settings=(), error=exc.message)
+            return Probe(nodes=names, at=at, ranks=0, source="nccl log", settings=(), error=exc.message)
         per_node = self._ranks_on(nodes)
         settings = tuple(
             setting
@@ -78,7 +86,13 @@ class AgentBackend:
         )
         lines = tuple(line for answer in answers for line in answer["log"] if answer["rank"] == 0)
         return Probe(
-            nodes=names, ranks=ranks, source="nccl log", settings=settings, error=error, log_of_rank_0=lines
+            nodes=names,
+            at=at,
+            ranks=ranks,
+            source="nccl log",
+            settings=settings,
+            error=error,
+            log_of_rank_0=lines,
         )
 
     def can_measure(self, env: NcclEnv) -> bool:
@@ -88,7 +102,9 @@ class AgentBackend:
     def notes(self) -> tuple[str, ...]:
         """What a reader must be told about these numbers."""
         if self._inventory.backend is BackendName.GLOO:
-            return ("back end gloo on CPUs: NCCL variables do nothing here, so the right answer is to change nothing",)
+            return (
+                "back end gloo on CPUs: NCCL variables do nothing here, so the right answer is to change nothing",
+            )
         notes = ["times below 2 ms are of calls in a CUDA graph through torch, which adds about 5 us to each"]
         if self._inventory.as_nodes > 1:
             notes.append(
@@ -197,7 +213,14 @@ class AgentBackend:
             # A result of an older, abandoned trial may still be in the pipe.
             if event.get("event") == "result" and event.get("id") == identity:
                 return event
-        raise HostError(agent.node.name, f"the bench agent did not answer within {timeout_seconds:g} s, dropped")
+        raise HostError(
+            agent.node.name, f"the bench agent did not answer within {timeout_seconds:g} s, dropped"
+        )
+
+
+def utc_now() -> str:
+    """The time as records carry it: UTC, ISO 8601, milliseconds."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
 
 
 def merge_ranks(answers: list[dict[str, Any]]) -> tuple[SizeResult, ...]:
@@ -208,11 +231,15 @@ def merge_ranks(answers: list[dict[str, Any]]) -> tuple[SizeResult, ...]:
         merged.append(
             SizeResult(
                 size_bytes=first["size_bytes"],
-                samples_seconds=tuple(max(s) for s in zip(*(r["samples_seconds"] for r in of_size), strict=True)),
+                samples_seconds=tuple(
+                    max(s) for s in zip(*(r["samples_seconds"] for r in of_size), strict=True)
+                ),
                 calls_per_sample=first["calls_per_sample"],
                 mode=TimingMode(first["mode"]),
                 is_correct=all(r["is_correct"] for r in of_size),
-                warmup_seconds=tuple(max(s) for s in zip(*(r["warmup_seconds"] for r in of_size), strict=True)),
+                warmup_seconds=tuple(
+                    max(s) for s in zip(*(r["warmup_seconds"] for r in of_size), strict=True)
+                ),
             )
         )
     return tuple(merged)
@@ -230,7 +257,9 @@ def settings_in_log(rank: int, node: str, lines: list[str]) -> tuple[SettingInFo
     for line in lines:
         match = _SET.search(line)
         if match and match[1] not in found:
-            found[match[1]] = SettingInForce(rank=rank, node=node, name=match[1], value=match[2], evidence=line)
+            found[match[1]] = SettingInForce(
+                rank=rank, node=node, name=match[1], value=match[2], evidence=line
+            )
     return tuple(found.values())
 
 
@@ -239,5 +268,3 @@ def _meeting_address(nodes: tuple[Node, ...]) -> str:
     if all(node.connection is ConnectionKind.LOCAL for node in nodes):
         return "127.0.0.1"
     return first.address
-
-

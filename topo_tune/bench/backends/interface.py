@@ -12,7 +12,9 @@ from topo_tune.records.nccl_env import NcclEnv
 class Backend(Protocol):
     """Measures launches and probes. A launch that fails is a Launch with an `error`, never an exception."""
 
-    def measure(self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str) -> Launch:
+    def measure(
+        self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str
+    ) -> Launch:
         """One launch: fresh ranks on `nodes` with `env` added to the launch environment."""
 
     def probe(self, nodes: tuple[Node, ...], env: NcclEnv) -> Probe:

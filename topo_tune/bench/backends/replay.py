@@ -8,12 +8,12 @@ launches with all sizes together, because the sizes of one launch move together.
 
 from __future__ import annotations
 
-import datetime
 import random
 import statistics
 import time
 
 from topo_tune.bench.agents import AgentPool
+from topo_tune.bench.backends.agent import utc_now
 from topo_tune.bench.surface import Recording, Surface, canonical
 from topo_tune.errors import HostError
 from topo_tune.records.bench import BenchPlan, Launch, Probe, SettingInForce, SizeResult, TimingMode
@@ -38,9 +38,11 @@ class ReplayBackend:
         self._inventory, self._pool, self._surface, self._seed = inventory, pool, surface, seed
         self._faults = inventory.replay.faults
 
-    def measure(self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str) -> Launch:
+    def measure(
+        self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str
+    ) -> Launch:
         """One replayed launch; a setting that was not recorded, or nodes that differ, is its `error`."""
-        started = datetime.datetime.now(datetime.timezone.utc)
+        started_at = utc_now()
         clock = time.monotonic()
         results, error, notes = self._draw(nodes, env, plan, index, purpose)
         return Launch(
@@ -50,7 +52,7 @@ class ReplayBackend:
             env=env,
             backend=BackendName.REPLAY,
             ranks=int(self._surface.facts.get("ranks", 0)),
-            started_at=started.isoformat(timespec="milliseconds"),
+            started_at=started_at,
             wall_seconds=round(time.monotonic() - clock, 3),
             results=results,
             error=error,
@@ -60,17 +62,18 @@ class ReplayBackend:
     def probe(self, nodes: tuple[Node, ...], env: NcclEnv) -> Probe:
         """Which variables each node's processes would have, by NCCL's reading rules on the node's own files."""
         names = tuple(node.name for node in nodes)
+        at = utc_now()
         source = "nccl's reading rules (replay)"
         try:
             in_force = self._in_force(nodes, env)
         except HostError as exc:
-            return Probe(nodes=names, ranks=0, source=source, settings=(), error=exc.message)
+            return Probe(nodes=names, at=at, ranks=0, source=source, settings=(), error=exc.message)
         settings = tuple(
             SettingInForce(rank=rank, node=name, name=setting, value=value, evidence=where)
             for rank, name in enumerate(names)
             for setting, (value, where) in sorted(in_force[name].items())
         )
-        return Probe(nodes=names, ranks=len(names), source=source, settings=settings)
+        return Probe(nodes=names, at=at, ranks=len(names), source=source, settings=settings)
 
     def can_measure(self, env: NcclEnv) -> bool:
         """Whether the setting was recorded."""
@@ -156,7 +159,9 @@ class ReplayBackend:
         # A collective runs at the pace of its slowest node.
         return max(factors, default=None)
 
-    def _one_launch(self, setting: NcclEnv, rng: random.Random) -> tuple[Recording, dict[int, tuple[float, ...]]]:
+    def _one_launch(
+        self, setting: NcclEnv, rng: random.Random
+    ) -> tuple[Recording, dict[int, tuple[float, ...]]]:
         recordings = self._surface.recordings[setting]
         recording = rng.choice(recordings)
         if recording.error is not None or len(recordings) >= _ENOUGH_RECORDINGS:
@@ -173,6 +178,8 @@ class ReplayBackend:
         drawn = rng.choice(launches)
         return {
             size: statistics.median(drawn.samples[size])
-            / statistics.median(statistics.median(launch.samples[size]) for launch in launches if size in launch.samples)
+            / statistics.median(
+                statistics.median(launch.samples[size]) for launch in launches if size in launch.samples
+            )
             for size in drawn.samples
         }

@@ -1,0 +1,48 @@
+"""`topo-tune rollback`: the exact old bytes again, at any later time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from topo_tune.cli import options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("rollback", help="Put the old bytes back: of everything, of a rack, or of a wave.")(rollback)
+
+
+def rollback(
+    run_dir: options.RunDirectory,
+    wave: Annotated[list[str] | None, typer.Option(help="Only this wave; may be repeated.")] = None,
+    rack: Annotated[list[str] | None, typer.Option(help="Only this rack; may be repeated.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite files that somebody edited since the rollout.")
+    ] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Undo a rollout; refused for a file that somebody edited since, unless forced."""
+    from topo_tune.cli.apply import say_entry
+    from topo_tune.cli.console import print_json, show
+    from topo_tune.cli.progress import Reporter
+    from topo_tune.pipeline import rolling
+    from topo_tune.records.run_folder import RunFolder
+    from topo_tune.report.rollout import result_report
+
+    folder = RunFolder.open(run_dir)
+    with Reporter(quiet=quiet) as reporter:
+        result = rolling.rollback(
+            folder,
+            waves=wave or (),
+            racks=rack or (),
+            force=force,
+            on_entry=lambda entry: say_entry(entry, reporter.say),
+            watch=reporter,
+        )
+    show(result_report(result), to_stderr=json)
+    if json:
+        print_json(result)
+    return result.exit_code

@@ -1,0 +1,52 @@
+"""`topo-tune status`: where a rollout stands, by its journal and by the nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from topo_tune.cli import options
+from topo_tune.errors import EXIT_ANSWER_IS_NO, EXIT_DONE, EXIT_ENVIRONMENT
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("status", help="Where a rollout stands: the journal beside what the nodes say.")(status)
+
+
+def status(
+    run_dir: options.RunDirectory,
+    offline: Annotated[bool, typer.Option("--offline", help="Read the journal alone; ask no node.")] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Exit code 1 when a node's files are not what the journal says, 3 when a node did not answer."""
+    from topo_tune.cli.console import print_json, show
+    from topo_tune.cli.progress import Reporter
+    from topo_tune.pipeline import rolling
+    from topo_tune.pipeline.cluster import reach
+    from topo_tune.records.envelope import load
+    from topo_tune.records.inventory import Inventory, Missing
+    from topo_tune.records.rollout import NodeStatus
+    from topo_tune.records.run_folder import RunFolder
+    from topo_tune.report.rollout import status_report
+
+    folder = RunFolder.open(run_dir)
+    state = rolling.recorded_state(folder)
+    if state is None:
+        print(f"{run_dir} holds no rollout yet; `topo-tune apply {run_dir}` begins one")
+        return EXIT_DONE
+    found: dict[str, str] = {}
+    missing: tuple[Missing, ...] = ()
+    if not offline:
+        with Reporter(quiet=quiet) as reporter, reach(load(folder.inventory, Inventory), reporter) as cluster:
+            found, missing = rolling.standings(cluster, state.plan)
+    show(status_report(state, found, missing, asked=not offline), to_stderr=json)
+    if json:
+        print_json({"state": state, "files": found, "missing": missing})
+    if missing:
+        return EXIT_ENVIRONMENT
+    tuned = (NodeStatus.KEPT, NodeStatus.WRITTEN)
+    as_journal = all(said == ("new" if state.node(name) in tuned else "old") for name, said in found.items())
+    return EXIT_DONE if as_journal else EXIT_ANSWER_IS_NO

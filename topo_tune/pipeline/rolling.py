@@ -1,0 +1,247 @@
+"""From the recommendation to the nodes' files, wave by wave, and back to the old bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from topo_tune.bench.backends.interface import Backend
+from topo_tune.bench.plan import weights_of
+from topo_tune.bench.record import RecordedLaunches
+from topo_tune.connect.interface import Connection
+from topo_tune.connect.program import run_program
+from topo_tune.errors import InputError, Refused
+from topo_tune.judge.throughput import judge_throughput
+from topo_tune.pipeline.cluster import Cluster, Watch, reach
+from topo_tune.pipeline.journey import scan
+from topo_tune.records.bench import BenchPlan, Launch, Probe
+from topo_tune.records.envelope import append_line, load, save_lines_head
+from topo_tune.records.inventory import Inventory, Missing, Node
+from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
+from topo_tune.records.progress import Progress
+from topo_tune.records.recommendation import Advice, Recommendation
+from topo_tune.records.rollout import (
+    FileState,
+    JournalEntry,
+    NodePlan,
+    RolloutPlan,
+    RolloutResult,
+    RolloutState,
+)
+from topo_tune.records.run_folder import RunFolder
+from topo_tune.records.verdict import Verdict
+from topo_tune.rollout.execute import Policy, execute
+from topo_tune.rollout.execute import rollback as execute_rollback
+from topo_tune.rollout.journal import Journal, fold, read_journal
+from topo_tune.rollout.plan import check_agreement, check_conflicts, plan_rollout
+from topo_tune.rollout.requests import (
+    PROGRAM,
+    file_states,
+    inspect_request,
+    plan_request,
+    restore_request,
+    standing,
+    write_request,
+)
+
+WRITE_DEADLINE_SECONDS = 60.0
+
+OnEntry = Callable[[JournalEntry], None]
+
+
+class ApplyOptions(msgspec.Struct, frozen=True):
+    """What an operator may choose about a rollout."""
+
+    canary: int = 2
+    drained: bool = False
+    confined: bool = False
+    edge: float = -0.03
+    policy: Policy = Policy()
+    ignore_fingerprint: bool = False
+
+
+class NothingToApply(Exception):  # noqa: N818 - an answer, not an error
+    """The recommendation is to change nothing."""
+
+
+def load_recommendation(folder: RunFolder) -> Recommendation:
+    """The recommendation to roll out. Raises NothingToApply when it is to change nothing."""
+    recommendation = load(folder.need(folder.recommendation, "init"), Recommendation)
+    if recommendation.advice is Advice.CHANGE_NOTHING:
+        raise NothingToApply(recommendation.reason)
+    return recommendation
+
+
+def plan_apply(
+    folder: RunFolder, cluster: Cluster, recommendation: Recommendation, options: ApplyOptions
+) -> RolloutPlan:
+    """What a rollout would do: the nodes are asked what their files would become; nothing is written.
+
+    Raises Refused for conflicts, for ranks that could disagree, and when the nodes are not those that the
+    recommendation holds for.
+    """
+    if not options.ignore_fingerprint:
+        _check_fingerprint(folder, cluster, recommendation)
+
+    def ask(connection: Connection) -> dict[str, Any]:
+        request = plan_request(connection.node.root, recommendation.env)
+        return _writer(connection, request)
+
+    answers, missing = cluster.on_each_node(ask, stage="plan")
+    plan = plan_rollout(
+        cluster.inventory,
+        recommendation.env,
+        recommendation.backend,
+        answers,
+        missing,
+        canary=options.canary,
+        confined=options.confined,
+        edge=options.edge,
+        notes=load(folder.plan, BenchPlan).notes,
+    )
+    check_conflicts(plan)
+    check_agreement(plan, drained=options.drained, confined=options.confined)
+    return plan
+
+
+def apply(
+    folder: RunFolder,
+    cluster: Cluster,
+    plan: RolloutPlan,
+    options: ApplyOptions,
+    *,
+    consent: Callable[[RolloutState], bool],
+    on_entry: OnEntry,
+    watch: Watch,
+) -> RolloutResult:
+    """Carry a plan out, or go on where its journal stops; see `rollout/execute.py` for what can happen."""
+    bench_plan = load(folder.plan, BenchPlan)
+    weights = weights_of(cluster.inventory, bench_plan)
+
+    def judge(before: Sequence[Launch], after: Sequence[Launch]) -> Verdict:
+        return judge_throughput(before, after, weights=weights, edge=plan.edge)
+
+    with Journal(folder.path) as journal, cluster.backend() as backend:
+        guard = _Guard(folder, cluster, backend, bench_plan, watch)
+        return execute(
+            plan,
+            journal,
+            write=lambda node: _write(cluster, node),
+            restore=lambda node: _restore(cluster, node, force=False),
+            measure=guard.measure,
+            probe=guard.probe,
+            judge=judge,
+            on_event=on_entry,
+            consent=consent,
+            policy=options.policy,
+        )
+
+
+def rollback(
+    folder: RunFolder,
+    *,
+    waves: Sequence[str],
+    racks: Sequence[str],
+    force: bool,
+    on_entry: OnEntry,
+    watch: Watch,
+) -> RolloutResult:
+    """Put the old bytes back, of everything or of some waves or racks. Raises Refused where there is no rollout."""
+    inventory = load(folder.inventory, Inventory)
+    if not folder.journal.exists():
+        raise InputError(
+            f"{folder.path} holds no rollout", hint="nothing was written, so nothing needs undoing"
+        )
+    with reach(inventory, watch) as cluster, Journal(folder.path) as journal:
+        return execute_rollback(
+            journal,
+            restore=lambda node: _restore(cluster, node, force=force),
+            on_event=on_entry,
+            waves=waves,
+            racks=racks,
+        )
+
+
+def recorded_state(folder: RunFolder) -> RolloutState | None:
+    """Where the journal says everything stands; None when nothing was ever planned."""
+    return fold(read_journal(folder.journal)) if folder.journal.exists() else None
+
+
+def standings(cluster: Cluster, plan: RolloutPlan) -> tuple[dict[str, str], tuple[Missing, ...]]:
+    """What the nodes themselves say: their files are `old`, `new` or `other`, by node name; and who did not answer."""
+
+    def look(connection: Connection) -> str:
+        answer = _writer(connection, inspect_request(connection.node.root))
+        name = connection.node.name
+        return standing(plan.node(name), file_states(name, answer))
+
+    nodes = tuple(cluster.inventory.node(node.node) for node in plan.nodes)
+    return cluster.on_each_node(look, stage="status", nodes=nodes)
+
+
+class _Guard:
+    """Measures and probes as jobs run: nothing of the setting in the launch environment, files alone decide."""
+
+    def __init__(
+        self, folder: RunFolder, cluster: Cluster, backend: Backend, plan: BenchPlan, watch: Watch
+    ) -> None:
+        self._proofs = folder.proofs
+        self._cluster, self._backend, self._plan, self._watch = cluster, backend, plan, watch
+        self._nodes: tuple[str, ...] = ()
+        self._launches = RecordedLaunches(folder.guard, self._launch, append_only=True)
+
+    def measure(self, nodes: tuple[str, ...], purpose: str, count: int) -> tuple[Launch, ...]:
+        self._nodes = nodes
+        made = []
+        for number in range(1, count + 1):
+            made.append(self._launches.evaluate(DEFAULTS, purpose))
+            self._watch.on_progress(Progress(purpose, number, count, made[-1].error or "measured"))
+        return tuple(made)
+
+    def probe(self, nodes: tuple[str, ...]) -> Probe:
+        found = self._backend.probe(self._at(nodes), DEFAULTS)
+        # Kept with NCCL's own log lines: before a write they are as much evidence as after it.
+        if not self._proofs.exists():
+            save_lines_head(self._proofs, Probe)
+        append_line(self._proofs, found)
+        return found
+
+    def _launch(self, env: NcclEnv, purpose: str, index: int) -> Launch:
+        return self._backend.measure(self._at(self._nodes), env, self._plan, index=index, purpose=purpose)
+
+    def _at(self, names: tuple[str, ...]) -> tuple[Node, ...]:
+        return tuple(self._cluster.inventory.node(name) for name in names)
+
+
+def _check_fingerprint(folder: RunFolder, cluster: Cluster, recommendation: Recommendation) -> None:
+    _, topology = scan(cluster)
+    now = topology.fingerprint()
+    # A rollout may reach fewer nodes than the search did; everything else must be as it was.
+    changed = [
+        f"{name}: recommended for {value}, found {now.get(name, 'nothing')}"
+        for name, value in recommendation.fingerprint
+        if name != "nodes" and now.get(name) != value
+    ]
+    if changed:
+        raise Refused(
+            "the recommendation does not hold for these nodes any more: " + "; ".join(changed),
+            hint="run `topo-tune init` again, or give --ignore-fingerprint if you know why it still holds",
+        )
+
+
+def _writer(connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+    return run_program(connection, PROGRAM, request, deadline_seconds=WRITE_DEADLINE_SECONDS, become=True)
+
+
+def _write(cluster: Cluster, plan: NodePlan) -> tuple[FileState, ...]:
+    connection = cluster.connections.to(cluster.inventory.node(plan.node))
+    answer = _writer(connection, write_request(connection.node.root, plan))
+    return file_states(plan.node, answer)
+
+
+def _restore(cluster: Cluster, plan: NodePlan, *, force: bool) -> tuple[FileState, ...]:
+    connection = cluster.connections.to(cluster.inventory.node(plan.node))
+    answer = _writer(connection, restore_request(connection.node.root, plan, force=force))
+    return file_states(plan.node, answer)
