@@ -89,8 +89,11 @@ class SshCluster:
             server.wait(5)
 
 
-def start_cluster(folder: Path, count: int) -> SshCluster:
-    """Start `count` servers on 127.0.0.11 and the following addresses. Fails where there is no sshd."""
+def start_cluster(folder: Path, count: int, *, extra_configuration: str = "") -> SshCluster:
+    """Start `count` servers on 127.0.0.11 and the following addresses. Fails where there is no sshd.
+
+    Each has an ed25519 host key, which known_hosts lists, and an ECDSA one, which it does not.
+    """
     sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin:/sbin")
     assert sshd is not None, "sshd is not installed; these tests need OpenSSH's server"
     _make_privilege_separation_directory()
@@ -107,12 +110,13 @@ def start_cluster(folder: Path, count: int) -> SshCluster:
     lines = []
     for address in addresses:
         make_key(folder / f"host_key_{address}")
+        make_key(folder / f"ecdsa_host_key_{address}", key_type="ecdsa")
         key_type, blob = (folder / f"host_key_{address}.pub").read_text().split()[:2]
         lines.append(f"[{address}]:{cluster.port} {key_type} {blob}\n")
     cluster.known_hosts.write_text("".join(lines))
     try:
         for address in addresses:
-            cluster.servers.append(_start_server(sshd, cluster, address))
+            cluster.servers.append(_start_server(sshd, cluster, address, extra_configuration))
         for address in addresses:
             _wait_until_ready(address, cluster.port)
     except BaseException:
@@ -121,21 +125,26 @@ def start_cluster(folder: Path, count: int) -> SshCluster:
     return cluster
 
 
-def make_key(path: Path, passphrase: str = "") -> Path:
-    """A new ed25519 key pair; the path of its private half."""
+def make_key(path: Path, passphrase: str = "", key_type: str = "ed25519") -> Path:
+    """A new key pair; the path of its private half."""
     subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)], check=True
+        ["ssh-keygen", "-q", "-t", key_type, "-N", passphrase, "-C", "test", "-f", str(path)], check=True
     )
     return path
 
 
-def _start_server(sshd: str, cluster: SshCluster, address: str) -> subprocess.Popen[bytes]:
+def _start_server(
+    sshd: str, cluster: SshCluster, address: str, extra_configuration: str
+) -> subprocess.Popen[bytes]:
     config = cluster.folder / f"sshd_config_{address}"
+    # of an option given twice sshd takes the first
     config.write_text(
         f"""\
+{extra_configuration}
 ListenAddress {address}
 Port {cluster.port}
 HostKey {cluster.folder}/host_key_{address}
+HostKey {cluster.folder}/ecdsa_host_key_{address}
 PidFile {cluster.folder}/sshd_{address}.pid
 AuthorizedKeysFile {cluster.folder}/authorized_keys
 StrictModes no

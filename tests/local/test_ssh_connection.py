@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
-from ssh_servers import SshCluster, make_key
+from ssh_servers import SshCluster, make_key, start_cluster
 
 from topo_tune.connect import Connections
 from topo_tune.connect.interface import Command
@@ -171,6 +173,70 @@ def test_a_public_key_in_place_of_the_private_one_is_told(ssh_cluster: SshCluste
         ssh_cluster.connection(identity=f"{ssh_cluster.key}.pub").connect()
 
 
+def test_a_host_key_of_another_type_than_the_servers_favourite_is_asked_for(
+    ssh_cluster: SshCluster, tmp_path: Path
+) -> None:
+    address = ssh_cluster.addresses[0]
+    public = (ssh_cluster.folder / f"ecdsa_host_key_{address}.pub").read_text()
+    (tmp_path / "known_hosts").write_text(f"[{address}]:{ssh_cluster.port} {public}")
+    connection = ssh_cluster.connection(known_hosts=str(tmp_path / "known_hosts"))
+
+    assert connection.run(Command(("true",))).status == 0
+    connection.close()
+
+
+def test_a_server_that_wants_a_second_factor_is_a_refused_login_and_nobody_is_asked(tmp_path: Path) -> None:
+    strict = "PasswordAuthentication yes\nAuthenticationMethods publickey,password"
+    cluster = start_cluster(tmp_path, 1, extra_configuration=strict)
+
+    with pytest.raises(LoginRefused, match="wants more than a key"):
+        cluster.connection().connect()
+    cluster.stop()
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An SSH agent of our own, with its socket in the environment."""
+    where = tmp_path / "agent"
+    running = subprocess.Popen(["ssh-agent", "-D", "-a", str(where)], stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 5
+    while not where.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(where))
+    yield where
+    running.terminate()
+    running.wait(5)
+
+
+@pytest.fixture
+def protected_key_in_agent(ssh_cluster: SshCluster, agent: Path, tmp_path: Path) -> Path:
+    """The cluster's key under a passphrase; the agent knows it already."""
+    key = tmp_path / "protected"
+    key.write_bytes(ssh_cluster.key.read_bytes())
+    key.chmod(0o600)
+    key.with_suffix(".pub").write_bytes(ssh_cluster.key.with_suffix(".pub").read_bytes())
+    subprocess.run(["ssh-add", "-q", str(key)], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(key)], check=True)
+    return key
+
+
+def test_a_protected_key_is_used_through_the_agent(
+    ssh_cluster: SshCluster, protected_key_in_agent: Path
+) -> None:
+    connection = ssh_cluster.connection(identity=str(protected_key_in_agent))
+
+    assert connection.run(Command(("true",))).status == 0
+    connection.close()
+
+
+@pytest.mark.usefixtures("protected_key_in_agent")
+def test_without_a_named_key_the_agents_keys_are_tried(ssh_cluster: SshCluster) -> None:
+    connection = ssh_cluster.connection(identity=None)
+
+    assert connection.run(Command(("true",))).status == 0
+    connection.close()
+
+
 # -- not getting through
 
 
@@ -237,6 +303,21 @@ def test_after_a_cut_connection_the_next_command_gets_a_new_session(connection: 
         connection.run(sh(f"{CUT}; sleep 20"))
 
     assert connection.run(Command(("echo", "back"))).stdout == b"back\n"
+
+
+def test_a_session_that_froze_passes_the_deadline_and_is_replaced(
+    ssh_cluster: SshCluster, tmp_path: Path
+) -> None:
+    connection = ssh_cluster.connection(connect_timeout_seconds=0.4)
+    freeze = CUT.replace("kill -9 $p", f"echo $p > {tmp_path}/frozen; kill -STOP $p")
+
+    with pytest.raises(DeadlinePassed):
+        connection.run(sh(f"{freeze}; echo never seen", deadline_seconds=1.0))
+    output = connection.run(Command(("echo", "replaced")))
+
+    os.kill(int((tmp_path / "frozen").read_text()), signal.SIGKILL)
+    connection.close()
+    assert output.stdout == b"replaced\n"
 
 
 def test_a_command_that_hangs_ends_at_its_deadline_and_is_gone_from_the_node(
@@ -465,6 +546,41 @@ def test_a_node_program_runs_end_to_end(
     monkeypatch.setattr("topo_tune.connect.program.resources.files", lambda package: tmp_path)
 
     assert run_program(connection, "tiny", {"numbers": [1, 2, 3]}, deadline_seconds=20) == {"sum": 6}
+
+
+def test_an_interrupt_ends_a_program_with_ssh_sessions_within_seconds(
+    ssh_cluster: SshCluster, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "import msgspec\n"
+        "from topo_tune.connect import Command, Connections\n"
+        "from topo_tune.records.inventory import Inventory\n"
+        "inventory = msgspec.json.decode(open(sys.argv[1]).read(), type=Inventory)\n"
+        "def work(connection):\n"
+        "    script = f'touch {sys.argv[2]}/{connection.node.name}; sleep 8'\n"
+        "    return connection.run(Command(('sh', '-c', script), deadline_seconds=8))\n"
+        "with Connections(inventory.ssh) as connections:\n"
+        "    connections.fan_out(inventory.nodes(), work)\n"
+    )
+    (tmp_path / "inventory.json").write_bytes(msgspec.json.encode(ssh_cluster.inventory(racks=2)))
+    running = subprocess.Popen(
+        [sys.executable, str(program), str(tmp_path / "inventory.json"), str(tmp_path)],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    names = [node.name for node in ssh_cluster.nodes()]
+    until = time.monotonic() + 20
+    while not all((tmp_path / name).is_file() for name in names) and time.monotonic() < until:
+        time.sleep(0.05)
+
+    running.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    _, stderr = running.communicate(timeout=20)
+
+    assert time.monotonic() - began < 4
+    assert stderr.rstrip().endswith(b"KeyboardInterrupt")
 
 
 def test_importing_the_package_does_not_import_paramiko() -> None:

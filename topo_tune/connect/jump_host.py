@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from topo_tune.connect import ssh_errors
 from topo_tune.connect.login import Login
-from topo_tune.errors import HostError
+from topo_tune.errors import ConnectionLost, HostError
 
 if TYPE_CHECKING:
     import paramiko
@@ -61,6 +61,7 @@ class JumpHost:
     def __init__(self, connect: Callable[[str], paramiko.SSHClient], remember_seconds: float) -> None:
         self._connect, self._remember_seconds = connect, remember_seconds
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._client: paramiko.SSHClient | None = None
         self._failure: tuple[float, HostError] | None = None
 
@@ -74,31 +75,41 @@ class JumpHost:
         return Tunnel(channel)
 
     def close(self) -> None:
-        """End the session, and with it everything that goes through it."""
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+        """End the session, and with it everything that goes through it.
+
+        Waits for nobody: a thread that is just opening the session closes it by itself.
+        """
+        self._closed.set()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _open(self, node: str) -> paramiko.Transport:
         with self._lock:
-            transport = self._client.get_transport() if self._client is not None else None
+            client = self._client
+            transport = client.get_transport() if client is not None else None
             if transport is not None and transport.is_active():
                 return transport
             if self._failure is not None and time.monotonic() - self._failure[0] < self._remember_seconds:
                 raise _at_jump_host(node, self._failure[1])
-            if self._client is not None:
-                self._client.close()
-            try:
-                self._client = self._connect(node)
-            except HostError as exc:
-                self._client = None
-                self._failure = (time.monotonic(), exc)
-                raise _at_jump_host(node, exc) from exc
-            self._failure = None
-            opened = self._client.get_transport()
-            assert opened is not None
-            return opened
+            return self._open_anew(node)
+
+    def _open_anew(self, node: str) -> paramiko.Transport:
+        old, self._client = self._client, None
+        if old is not None:
+            old.close()
+        try:
+            client = self._connect(node)
+        except HostError as exc:
+            self._failure = (time.monotonic(), exc)
+            raise _at_jump_host(node, exc) from exc
+        self._failure, self._client = None, client
+        if self._closed.is_set():
+            client.close()
+            raise ConnectionLost(node, "the jump host's session was closed")
+        opened = client.get_transport()
+        assert opened is not None
+        return opened
 
 
 def _at_jump_host(node: str, exc: HostError) -> HostError:

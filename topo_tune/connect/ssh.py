@@ -7,6 +7,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,14 +88,14 @@ class SshAccess:
         client = paramiko.SSHClient()
         seconds = self.options.connect_timeout_seconds
         try:
-            with ssh_errors.connecting(node, login):
+            with ssh_errors.connecting(node, login), ExitStack() as until_logged_in:
                 listed = self.known_hosts.keys_of(login.host, login.port)
                 client.set_missing_host_key_policy(_listed_keys_only(node, login, listed))
                 client.connect(
                     login.host,
                     login.port,
                     login.user,
-                    pkey=self._key(node, login),
+                    pkey=self._key(node, login, until_logged_in),
                     sock=sock,
                     # one second longer than the banner's limit, whose message says more
                     timeout=seconds * _HANDSHAKE_FACTOR + 1,
@@ -111,7 +112,7 @@ class SshAccess:
             raise
         return client
 
-    def _key(self, node: str, login: Login) -> paramiko.PKey | None:
+    def _key(self, node: str, login: Login, until_logged_in: ExitStack) -> paramiko.PKey | None:
         """The configured key, or its like in the agent when it has a passphrase; None: paramiko looks for
         keys.
         """
@@ -122,7 +123,7 @@ class SshAccess:
                 self._keys[login.identity] = _load_key(login.identity)
             key = self._keys[login.identity]
         if key is None and login.is_only_identity:
-            return _agent_key(node, login)
+            return _agent_key(node, login, until_logged_in)
         return key
 
     def _jump_host(self, text: str) -> JumpHost:
@@ -238,11 +239,16 @@ def _connected(login: Login, timeout_seconds: float) -> socket.socket:
 
 
 def _transport_factory(listed: HostKeys, handshake_seconds: float) -> Callable[..., paramiko.Transport]:
-    """Transports that ask the server for a host key of a type that we know of it."""
+    """Transports that ask the server for a host key of a type that we know, and the user for nothing."""
     import paramiko
 
+    class AsksNobody(paramiko.Transport):
+        def auth_interactive_dumb(self, *args: Any, **options: Any) -> list[str]:
+            """paramiko would prompt on the terminal here, from any thread, and wait for ever."""
+            raise paramiko.BadAuthenticationType("a second factor is wanted", ["keyboard-interactive"])
+
     def make(sock: Any, **options: Any) -> paramiko.Transport:
-        transport = paramiko.Transport(sock, **options)
+        transport = AsksNobody(sock, **options)
         transport.handshake_timeout = handshake_seconds
         security = transport.get_security_options()
         known = {name for key in listed.trusted for name in _algorithms(key)}
@@ -318,7 +324,7 @@ def _load_key(identity: str) -> paramiko.PKey | None:
         ) from exc
 
 
-def _agent_key(node: str, login: Login) -> paramiko.PKey:
+def _agent_key(node: str, login: Login, until_logged_in: ExitStack) -> paramiko.PKey:
     """The agent's key that belongs to a protected key file, told by the `.pub` file beside it."""
     import paramiko
 
@@ -328,7 +334,9 @@ def _agent_key(node: str, login: Login) -> paramiko.PKey:
         encoded = public.read_text(encoding="utf-8").split()[1]
     except (OSError, IndexError):
         raise ssh_errors.locked_key(node, login) from None
-    for key in paramiko.Agent().get_keys():
+    agent = paramiko.Agent()
+    until_logged_in.callback(agent.close)
+    for key in agent.get_keys():
         if key.get_base64() == encoded:
             return key
     raise ssh_errors.locked_key(node, login)

@@ -94,6 +94,13 @@ def locked_key(node: str, login: Login) -> LoginRefused:
 
 
 def _login_refused(exc: BaseException, node: str, login: Login) -> LoginRefused:
+    if "second factor" in str(exc):
+        return LoginRefused(
+            node,
+            f"`{login.place}` wants more than a key: a password or a second factor",
+            hint="topo-tune never asks for one; let this key log in alone (`AuthenticationMethods`), or "
+            "use a user for whom it may",
+        )
     key = f"the key `{login.identity}`" if login.identity else "any key of the agent or of ~/.ssh"
     allowed = getattr(exc, "allowed_types", None)
     extra = f" (it allows: {', '.join(allowed)})" if allowed else ""
