@@ -672,7 +672,7 @@ class _Commands:
         pipes = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
         stdout, stderr = pipes.values()
         until = dict.fromkeys(pipes, started + seconds)
-        complete = len(_read_all(pipes, until, COMMAND_OUTPUT_LIMIT_BYTES)) == len(pipes)
+        complete = len(_read_all(pipes, until, COMMAND_OUTPUT_LIMIT_BYTES, together=True)) == len(pipes)
         ended = complete and _wait(process.pid, started + seconds, process)
         if not ended:
             self._hung.add(argv[0])
@@ -749,8 +749,13 @@ def _write_all(writing: int, data: bytes) -> None:
             return
 
 
-def _read_all(buffers: Dict[int, bytearray], until: Mapping[int, float], limit: int) -> Set[int]:
-    """Fill each pipe's buffer up to its end; the pipes that got there within their time and `limit` bytes."""
+def _read_all(
+    buffers: Dict[int, bytearray], until: Mapping[int, float], limit: int, together: bool = False
+) -> Set[int]:
+    """Fill each pipe's buffer up to its end; the pipes that got there within their time and `limit` bytes.
+
+    Of pipes that belong `together`, one that goes over the limit ends the reading of all.
+    """
     reading, complete = set(buffers), set()  # type: Tuple[Set[int], Set[int]]
     while reading:
         left = min(until[pipe] for pipe in reading) - time.monotonic()
@@ -759,7 +764,10 @@ def _read_all(buffers: Dict[int, bytearray], until: Mapping[int, float], limit: 
             buffers[pipe] += chunk
             if not chunk:
                 complete.add(pipe)
-            if not chunk or len(buffers[pipe]) > limit:
+            is_flooded = len(buffers[pipe]) > limit
+            if is_flooded and together:
+                return complete
+            if not chunk or is_flooded:
                 reading.discard(pipe)
         now = time.monotonic()
         reading = {pipe for pipe in reading if until[pipe] > now}

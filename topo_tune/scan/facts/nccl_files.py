@@ -27,11 +27,17 @@ def parse(text: str, *, path: str, sha256: str | None = None, note: str | None =
         exists=True,
         sha256=sha256,
         settings=tuple(
-            NcclFileSetting(line, name, value if name.strip().startswith("NCCL_") else NOT_KEPT)
+            NcclFileSetting(line, name, value if _is_meant_for_nccl(name) else NOT_KEPT)
             for line, name, value in settings[:_SETTINGS_LIMIT]
         ),
         problems=((note,) if note else ()) + tuple(problems),
     )
+
+
+def _is_meant_for_nccl(name: str) -> bool:
+    """Whether a name is NCCL's, or would be without `export`, `-x` or a quote in front of it."""
+    last_word = name.split()[-1:]
+    return bool(last_word) and last_word[0].lstrip("\"'").startswith("NCCL_")
 
 
 def _misread(settings: list[tuple[int, str, str]]) -> list[tuple[int, str]]:

@@ -1,0 +1,49 @@
+"""The golden texts of facts, and what is expected of them in a form that is easy to read in a diff."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from topo_tune.records.scan import NcclFile, TopologyMatrix
+
+FACTS = Path(__file__).parents[2] / "golden" / "facts"
+MATRICES = sorted((FACTS / "smi-topo").glob("*.txt"))
+CONF_FILES = sorted(file for file in (FACTS / "nccl-conf").iterdir() if file.suffix != ".json")
+
+SHARED = Path(__file__).parents[4] / "shared" / "fixtures"
+"""More files from real machines, where they lie beside the repository; the golden ones stand in where they do not."""
+
+
+def beside_the_repository(*kinds: str) -> list[Path]:
+    """Every file of these kinds from beside the repository, or the golden ones."""
+    files = [file for kind in kinds for file in (SHARED / kind).rglob("*") if file.is_file()]
+    return sorted(files) or MATRICES + CONF_FILES
+
+
+def text_of(file: Path) -> str:
+    return file.read_bytes().decode("utf-8", "replace")
+
+
+def expected(file: Path) -> Any:
+    return json.loads(file.with_name(file.name + ".json").read_text())
+
+
+def shown_matrix(matrix: TopologyMatrix) -> dict[str, Any]:
+    return {
+        "gpus": " ".join(matrix.gpus),
+        "nics": " ".join(matrix.nics),
+        "links": [" ".join(row) for row in matrix.links],
+        "cpu_affinity": list(matrix.cpu_affinity),
+        "numa_affinity": list(matrix.numa_affinity),
+        "gpu_numa_ids": list(matrix.gpu_numa_ids),
+        "problems": list(matrix.problems),
+    }
+
+
+def shown_conf(file: NcclFile) -> dict[str, Any]:
+    return {
+        "settings": [f"{setting.line}: {setting.name}={setting.value}" for setting in file.settings],
+        "problems": list(file.problems),
+    }
