@@ -8,12 +8,13 @@ from msgspec import UNSET
 
 from topo_tune.errors import InputError, did_you_mean
 from topo_tune.inventory.cluster_file import ClusterFile, SshBlock
-from topo_tune.inventory.nodes import racks_of
+from topo_tune.inventory.nodes import node_hint, racks_of
 from topo_tune.inventory.paths import Start, has_control_character
 from topo_tune.inventory.sizes import sizes_and_weights
 from topo_tune.inventory.yaml_file import Path, YamlFile
 from topo_tune.records.inventory import BackendName, Inventory, Rack, ReplayFault, ReplayOptions, SshOptions
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv, nccl_env
+from topo_tune.records.nodeset import expand
 
 
 def build_inventory(
@@ -33,6 +34,7 @@ def build_inventory(
         env=_env(cluster, document),
         sizes_bytes=sizes,
         weights=weights,
+        bench_nodes=_bench_nodes(cluster, racks, document),
         replay=_replay(cluster, racks, document, start),
     )
 
@@ -87,6 +89,21 @@ def _env_hint(name: str) -> str | None:
     if name.startswith("NCCL_"):
         return None
     return f"only NCCL's own variables go here; others go into `python`, as in `env {name}=... python3`"
+
+
+def _bench_nodes(cluster: ClusterFile, racks: tuple[Rack, ...], document: YamlFile) -> tuple[str, ...]:
+    if cluster.bench.nodes is UNSET:
+        return ()
+    path: Path = ("bench", "nodes")
+    try:
+        names = expand(cluster.bench.nodes)
+    except InputError as exc:
+        raise document.error(path, exc.message, hint=exc.hint) from exc
+    known = {node.name for rack in racks for node in rack.nodes}
+    for name in names:
+        if name not in known:
+            raise document.error(path, f"`{name}` is in no rack", hint=node_hint(name, known))
+    return names
 
 
 def _replay(

@@ -101,6 +101,16 @@ class BenchBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "anything) or `replay` (times drawn from a recorded surface)."
         ),
     ] = BackendName.NCCL
+    nodes: (
+        Annotated[
+            str,
+            _meta(
+                "Nodes that a search measures on, as `gpu[001-008]`; without it, all of them. A rollout "
+                "judges every wave on the wave's own nodes."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     sizes: (
         Annotated[
             Size | list[Size],

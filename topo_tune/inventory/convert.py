@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from topo_tune.errors import InputError, did_you_mean, nearest
+from topo_tune.errors import InputError, did_you_mean
 from topo_tune.inventory.yaml_file import Path, YamlFile
 
 Schema = TypeVar("Schema")
@@ -79,12 +79,9 @@ class _Translation:
         return self.document.error(self.path, message, hint=hint)
 
     def _unknown_key(self, key: str) -> InputError:
-        known = _keys(self.type)
-        hint = did_you_mean(key, known)
-        if nearest(key, known) is None:
-            homes = sorted({home for home, keys in _all_keys(inspect.type_info(self.schema)) if key in keys})
-            if homes:
-                hint = f"`{key}` belongs under `{homes[0]}`"
+        # A key that is right elsewhere was put into the wrong place; only then look for one that is misspelt.
+        homes = sorted({home for home, keys in _all_keys(inspect.type_info(self.schema)) if key in keys})
+        hint = f"`{key}` belongs " + " or ".join(homes) if homes else did_you_mean(key, _keys(self.type))
         return self.document.error((*self.path, key), f"unknown key `{key}`", hint=hint)
 
     def _wrong_type(self, expected: list[str], got: str) -> InputError:
@@ -189,13 +186,13 @@ def _keys(kind: inspect.Type | None) -> list[str]:
     return [field.encode_name for field in kind.fields] if isinstance(kind, inspect.StructType) else []
 
 
-def _all_keys(kind: inspect.Type, home: str = "the top level") -> Iterator[tuple[str, list[str]]]:
+def _all_keys(kind: inspect.Type, home: str = "at the top level") -> Iterator[tuple[str, list[str]]]:
     """Every block of the schema with its keys."""
     kind = _unwrap(kind)
     if isinstance(kind, inspect.StructType):
         yield home, _keys(kind)
         for field in kind.fields:
-            yield from _all_keys(field.type, field.encode_name)
+            yield from _all_keys(field.type, f"under `{field.encode_name}`")
     elif isinstance(kind, inspect.ListType):
         yield from _all_keys(kind.item_type, home)
     elif isinstance(kind, inspect.UnionType):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import shlex
 import sys
+from collections.abc import Iterable
 
 from msgspec import UNSET
 
@@ -39,6 +40,13 @@ def racks_of(cluster: ClusterFile, document: YamlFile, start: Start) -> tuple[Ra
     )
     _refuse_shared_files(racks, cluster, document)
     return racks
+
+
+def node_hint(name: str, known: Iterable[str]) -> str:
+    """The nearest node name, or all of them, folded: there may be thousands."""
+    known = list(known)
+    close = nearest(name, known)
+    return f"did you mean `{close}`?" if close else f"the nodes are {fold(known)}"
 
 
 def _refuse_equal_rack_names(cluster: ClusterFile, document: YamlFile) -> None:
@@ -95,11 +103,8 @@ def _check_addresses(cluster: ClusterFile, document: YamlFile, written_at: PathO
     for name, address in cluster.addresses.items():
         path: Path = ("addresses", name)
         if name not in written_at:
-            close = nearest(name, written_at)
             raise document.error(
-                path,
-                f"an address for `{name}`, which is in no rack",
-                hint=f"did you mean `{close}`?" if close else f"the nodes are {fold(written_at)}",
+                path, f"an address for `{name}`, which is in no rack", hint=node_hint(name, written_at)
             )
         if not (is_node_name(address) or _is_ip_address(address)):
             raise document.error(

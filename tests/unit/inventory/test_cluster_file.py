@@ -175,6 +175,14 @@ def test_a_size_without_a_weight_counts_nothing(read: Read) -> None:
     assert inventory.weights == ((8192, 0.0), (131072, 2.0), (2097152, 0.0))
 
 
+def test_a_search_can_be_kept_to_some_nodes(read: Read) -> None:
+    assert read(ONE_RACK + "bench: {nodes: n2}\n").bench_nodes == ("n2",)
+
+
+def test_a_search_measures_on_all_nodes_by_default(read: Read) -> None:
+    assert read(ONE_RACK).bench_nodes == ()
+
+
 def test_weights_alone_are_the_sizes_too(read: Read) -> None:
     inventory = read(ONE_RACK + "bench: {weights: {128K: 1, 8K: 0}}\n")
 
@@ -257,6 +265,8 @@ def test_four_thousand_nodes_in_a_hundred_racks_take_less_than_two_seconds(read:
         ("nmae: x", 4, "$.nmae", "unknown key `nmae`", "did you mean `name`?"),
         ("ssh:\n  usr: ops", 5, "$.ssh.usr", "unknown key `usr`", "did you mean `user`?"),
         ("user: ops", 4, "$.user", "unknown key `user`", "`user` belongs under `ssh`"),
+        ("nodes: n1", 4, "$.nodes", "unknown key `nodes`", "`nodes` belongs under `bench` or under `racks`"),
+        ("bench: {as_nodes: 2}", 4, "$.bench.as_nodes", "unknown key `as_nodes`", "at the top level"),
         ("sizes: [8K]", 4, "$.sizes", "unknown key `sizes`", "`sizes` belongs under `bench`"),
         ("connection: shh", 4, "$.connection", "unknown value: `shh`", "did you mean `ssh`?"),
         ("bench:\n  backend: ncll", 5, "$.bench.backend", "unknown value: `ncll`", "did you mean `nccl`?"),
@@ -521,6 +531,9 @@ def test_a_mistake_in_the_racks_is_refused_with_line_field_and_hint(
             "reads an integer here",
             "write the number out",
         ),
+        ("bench: {nodes: n3}", 4, "$.bench.nodes", "`n3` is in no rack", "the nodes are n[1-2]"),
+        ("bench: {nodes: login}", 4, "$.bench.nodes", "`login` is in no rack", "the nodes are n[1-2]"),
+        ("bench: {nodes: 'n[2-1]'}", 4, "$.bench.nodes", "bad node set", "write ranges as"),
         ("bench: {sizes: []}", 4, "$.bench.sizes", "the list of sizes is empty", "[8K, 128K"),
         ("bench: {sizes: [8K, x]}", 4, "$.bench.sizes[1]", "`x` is not a message size", "write it as `8K`"),
         ("bench: {sizes: [8K, -8]}", 4, "$.bench.sizes[1]", "must be positive: -8", "write it as `8K`"),

@@ -85,7 +85,9 @@ def test_the_schema_is_titled_and_names_its_draft() -> None:
 
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
 RACKS = "racks: [{name: rack1, nodes: gpu001}, {name: rack2, nodes: gpu002}]\n"
-# What an example of the page needs around it to be a whole file.
+"""What most examples of the page need around them to be a whole file."""
+
+# And what some need besides.
 COMPLETION = {
     "connection: local": "root: nodes/{node}\n",
     "replay:": "bench: {backend: replay}\n",
