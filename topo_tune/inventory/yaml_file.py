@@ -202,11 +202,7 @@ def _syntax_hint(problem: str, written: str) -> str:
         return "YAML indents with spaces; this line holds a tab"
     if "another document" in problem or "expected a single document" in problem:
         return "one file describes one cluster; remove the second `---`"
-    if (
-        node_set := re.search(r"[\w.-]+\[[\d,-]+\]", written)
-        if "did not find expected ','" in problem
-        else None
-    ):
+    if node_set := re.search(r"[\w.-]+\[[\d,-]+\]", written) if "expected ','" in problem else None:
         return f'inside brackets or braces, put a node set in quotes: "{node_set[0]}"'
     if "mapping values are not allowed" in problem:
         return "check the indentation, and put text that holds `: ` in quotes"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from topo_tune.errors import InputError
 from topo_tune.inventory import read_inventory
 from topo_tune.records.inventory import BackendName, ConnectionKind, ReplayFault
 from topo_tune.records.nccl_env import nccl_env
@@ -73,3 +78,33 @@ def test_the_demo_replays_four_nodes_with_a_fault_in_the_second_rack() -> None:
 
 def test_the_host_file_example_has_eight_ranks_a_node() -> None:
     assert read_inventory(FOLDER / "hosts.txt").ranks_per_node == 8
+
+
+TEXTS = [(FOLDER / file).read_text() for file in FILES]
+CHARACTERS = "[]{}:'\"&*~#|>@%\\$`\t\n"
+PIECES = st.sampled_from([*CHARACTERS, "- ", "<<: ", "null", "-1", "010", "1e400", "[1-3]", "..", "é"])
+    [*"[]{}:'\"&*~#|>@%\\$`\t\n", "- ", "<<: ", "null", "-1", "010", "1e400", "[1-3]", "..", "é"]
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.sampled_from(TEXTS),
+    edits=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 6), PIECES), min_size=1, max_size=4),
+)
+def test_whatever_happens_to_a_file_it_is_read_or_refused(
+    text: str, edits: list[tuple[int, int, str]], tmp_path: Path
+) -> None:
+    path = tmp_path / "edited.yaml"
+    path.write_text(functools.reduce(_edited, edits, text))
+
+    # Any other exception fails the test.
+    with contextlib.suppress(InputError):
+        assert read_inventory(path).nodes()
+
+
+def _edited(text: str, edit: tuple[int, int, str]) -> str:
+    """Some characters taken out, and a piece put in their place."""
+    at, taken, piece = edit
+    at %= len(text) + 1
+    return text[:at] + piece + text[at + taken :]
