@@ -83,8 +83,6 @@ def test_the_host_file_example_has_eight_ranks_a_node() -> None:
 TEXTS = [(FOLDER / file).read_text() for file in FILES]
 CHARACTERS = "[]{}:'\"&*~#|>@%\\$`\t\n"
 PIECES = st.sampled_from([*CHARACTERS, "- ", "<<: ", "null", "-1", "010", "1e400", "[1-3]", "..", "é"])
-    [*"[]{}:'\"&*~#|>@%\\$`\t\n", "- ", "<<: ", "null", "-1", "010", "1e400", "[1-3]", "..", "é"]
-)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
