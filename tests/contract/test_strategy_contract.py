@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from topo_tune.errors import InputError
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
 from topo_tune.records.search import SearchSpace, SearchVariable
 from topo_tune.search.space import keeps_rules
-from topo_tune.search.strategies import STRATEGIES, strategy
+from topo_tune.search.strategies import STRATEGIES
+from topo_tune.search.strategies import strategy as make_strategy
 from topo_tune.search.strategies.interface import Strategy, Trial
 
 SPACE = SearchSpace(
@@ -31,6 +34,12 @@ def score(env: NcclEnv) -> float:
     return int(env.short_hash(), 16) / 16**12 - 0.5
 
 
+def strategy(name: str, space: SearchSpace, *, seed: int, **options: Any) -> Strategy:
+    return make_strategy(
+        name, space, seed=seed, objective=lambda gains: sum(gains.values()) / len(gains), **options
+    )
+
+
 def walk(chosen: Strategy, *, fails: bool = False) -> list[tuple[NcclEnv, ...]]:
     """All suggestions until the strategy stops, each answered with a score or a failure."""
     suggestions = []
@@ -39,7 +48,7 @@ def walk(chosen: Strategy, *, fails: bool = False) -> list[tuple[NcclEnv, ...]]:
         if not suggestion:
             return suggestions
         suggestions.append(suggestion)
-        chosen.update(tuple(Trial(env, None if fails else score(env)) for env in suggestion))
+        chosen.update(tuple(Trial(env, None if fails else score(env), ((8, score(env)),)) for env in suggestion))
     raise AssertionError(f"no end after {MOST_ROUNDS} rounds")
 
 

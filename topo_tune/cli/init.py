@@ -27,7 +27,7 @@ def init(
     blocks: Annotated[
         int, typer.Option(min=3, help="Interleaved launches of each finalist and the default that decide.")
     ] = 6,
-    strategy: Annotated[str, typer.Option(help="How candidates are chosen: halving or random.")] = "halving",
+    strategy: Annotated[str, typer.Option(help="How candidates are chosen: model, halving or random.")] = "model",
     tolerance: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="How much slower a weighted size may look: 0.03 is 3 %.")
     ] = 0.03,

@@ -695,10 +695,10 @@ def run_probes(probes: Mapping[str, Tuple[Callable[[], Json], float]]) -> Dict[s
 
     A probe is a function and the `time.monotonic()` at which it is ended.
     """
-    children = {name: _fork(name, function) for name, (function, _) in probes.items()}
+    children = {name: _fork(name, function, until) for name, (function, until) in probes.items()}
     buffers = {reading: bytearray() for _, reading in children.values()}
-    until = {children[name][1]: probes[name][1] for name in probes}
-    complete = _read_all(buffers, until, PROBE_OUTPUT_LIMIT_BYTES)
+    deadlines = {children[name][1]: probes[name][1] for name in probes}
+    complete = _read_all(buffers, deadlines, PROBE_OUTPUT_LIMIT_BYTES)
     results = {}  # type: Dict[str, Json]
     for name, (pid, reading) in children.items():
         os.close(reading)
@@ -714,7 +714,7 @@ def run_probes(probes: Mapping[str, Tuple[Callable[[], Json], float]]) -> Dict[s
     return results
 
 
-def _fork(name: str, function: Callable[[], Json]) -> Tuple[int, int]:
+def _fork(name: str, function: Callable[[], Json], until: float) -> Tuple[int, int]:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:
@@ -724,6 +724,8 @@ def _fork(name: str, function: Callable[[], Json]) -> Tuple[int, int]:
     answer = b""
     try:
         os.setsid()
+        # Should the parent be ended before it can end this child: the kernel does it.
+        signal.alarm(int(until - time.monotonic()) + 2)
         os.close(reading)
         # A child that cannot be killed must not hold the session's streams open.
         null = os.open(os.devnull, os.O_RDWR)

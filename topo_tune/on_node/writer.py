@@ -193,7 +193,7 @@ def find_conflicts(
     """Everybody else who sets a name of `settings`.
 
     Outside the block of `/etc/nccl.conf`, in a home file or in the environment any value counts: it beats
-    ours, or ours beats it. A fragment of somebody else conflicts only with another value.
+    ours, or ours beats it. A fragment (ours has its new text here) conflicts only with another value.
     """
     found = [
         Conflict(name, value, "%s:%d" % (SYSTEM_FILE, number))
@@ -204,7 +204,7 @@ def find_conflicts(
         found += [
             Conflict(name, value, "%s:%d" % (path, number))
             for number, name, value in nccl_conf.parse(text)
-            if path != FRAGMENT and name in settings and value != settings[name]
+            if name in settings and value != settings[name]
         ]
     for path, text in home_files:
         found += [

@@ -11,8 +11,7 @@ import msgspec
 from topo_tune.bench.agents import AgentPool
 from topo_tune.bench.backends import BACKENDS
 from topo_tune.bench.backends.interface import Backend
-from topo_tune.connect import Connections
-from topo_tune.connect.fan_out import NodeEvent, fan_out
+from topo_tune.connect import Connections, NodeEvent
 from topo_tune.connect.interface import Connection
 from topo_tune.errors import InputError
 from topo_tune.launch import LAUNCHERS
@@ -51,12 +50,11 @@ class Cluster:
         def on_event(event: NodeEvent) -> None:
             self._watch.on_node(NodeProgress(stage, event.node, event.state.value, event.reason))
 
-        return fan_out(
+        return self.connections.fan_out(
             self.inventory.nodes() if nodes is None else nodes,
-            lambda node: work(self.connections.to(node)),
+            work,
             parallel=self.inventory.ssh.parallel,
             on_event=on_event,
-            abort=self.connections.close,
         )
 
     @contextlib.contextmanager

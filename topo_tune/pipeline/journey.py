@@ -34,6 +34,7 @@ from topo_tune.records.topology import Topology
 from topo_tune.scan.collect import scan_cluster
 from topo_tune.search.loop import SearchEvent, search
 from topo_tune.search.space import build_space
+from topo_tune.search.strategies import DEFAULT_STRATEGY
 from topo_tune.topology.classify import classify, replayed_topology
 
 
@@ -46,7 +47,7 @@ _SET_BY_NOBODY = frozenset({"NCCL_VERSION"})
 class SearchOptions(msgspec.Struct, frozen=True):
     """What an operator may choose about a search."""
 
-    strategy: str = "halving"
+    strategy: str = DEFAULT_STRATEGY
     candidates: int = 48
     blocks: int = 6
     seed: int = SEED

@@ -26,6 +26,7 @@ READS = "a collector's answer, `nvidia-smi topo -m`, `nvidia-smi --query-gpu`, N
 
 _SIZE_LIMIT_BYTES = 64 << 20
 _FILES_LIMIT = 10_000
+_LINE_LIMIT = 400
 
 # What the beginning of a file gives away about kinds that are not read yet, so that it is not called unknown.
 _NOT_READ_YET = (
@@ -125,7 +126,7 @@ def _read_file(found: _Found, file: Path, name: str) -> None:
     raw = _collector_answer(text)
     if raw is not None:
         _add_once(found, name, "scan", answer.node_scan_from_raw(file.stem, raw, file=name))
-    elif re.search(r"\bGPU\d+\b.*CPU Affinity", text) or re.search(r"^GPU0\s+X\s", text, re.M):
+    elif _is_matrix(text):
         _add_once(found, name, "matrix", nvidia_topology.parse(text, file=name))
     elif re.search(r"^index, name\b|^\d+, [^,\n]+, GPU-", text, re.M):
         _add_once(found, name, "gpus", nvidia_gpus.parse(text, file=name))
@@ -158,12 +159,18 @@ def _collector_answer(text: str) -> dict[str, Any] | None:
 
 
 def _other_kind(text: str) -> str | None:
-    beginning = text[: 256 << 10]
+    # Patterns are tried on short lines only: on one line of megabytes some of them would take hours.
+    beginning = "\n".join(line[:_LINE_LIMIT] for line in text[: 256 << 10].split("\n"))
     return next((kind for pattern, kind in _NOT_READ_YET if re.search(pattern, beginning, re.M)), None)
 
 
+def _is_matrix(text: str) -> bool:
+    lines = (line[:_LINE_LIMIT].lstrip() for line in text.split("\n"))
+    return "CPU Affinity" in text or any(re.match(r"GPU\d+\s+X\s", line) for line in lines)
+
+
 def _is_nccl_conf(text: str) -> bool:
-    return re.search(r"^(\s*-x\s+|\s*export\s+|[\s\"']*)NCCL_[A-Z0-9_]+\s*=", text, re.M) is not None
+    return re.search(r"^[ \t]*(-x[ \t]+|export[ \t]+|[\"'])?NCCL_[A-Z0-9_]+[ \t]*=", text, re.M) is not None
 
 
 def _node_scan(name: str, found: _Found) -> NodeScan:

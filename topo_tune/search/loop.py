@@ -18,7 +18,7 @@ from topo_tune.records.search import (
     SearchTrace,
     TraceStep,
 )
-from topo_tune.search.score import BaselineLaunch, baseline_log_seconds, score
+from topo_tune.search.score import BaselineLaunch, baseline_log_seconds, log_speedups, score, score_of_gains
 from topo_tune.search.space import CanMeasure
 from topo_tune.search.strategies import DEFAULT_BUDGET, DEFAULT_STRATEGY, strategy
 from topo_tune.search.strategies.interface import Strategy, Trial
@@ -70,7 +70,12 @@ def search(
     the same. `budget`: candidates of the first round. Raises MeasurementFailed when the default itself
     cannot be measured.
     """
-    chosen = strategy(strategy_name, space, seed=seed, budget=budget, can_measure=can_measure)
+    def objective(gains: Mapping[int, float]) -> float:
+        return score_of_gains(gains, shares(gains, weights), tolerance=tolerance)
+
+    chosen = strategy(
+        strategy_name, space, seed=seed, budget=budget, can_measure=can_measure, objective=objective
+    )
     screened = run_search(
         chosen,
         evaluate,
@@ -189,7 +194,15 @@ class _Screening:
         steps = [self._step(item, phase) for item in made]
         self.steps += steps
         scored = zip(made, steps, strict=True)
-        return tuple(Trial(s.env, s.score) for item, s in scored if item.purpose == PURPOSE_CANDIDATE)
+        return tuple(
+            Trial(step.env, step.score, self._gains(item))
+            for item, step in scored
+            if item.purpose == PURPOSE_CANDIDATE
+        )
+
+    def _gains(self, made: _Made) -> tuple[tuple[int, float], ...]:
+        log = baseline_log_seconds(self._baselines, made.position)
+        return tuple(sorted(log_speedups(_usable_seconds(made.launch), log).items()))
 
     def _first_baseline(self, launch: Evaluate) -> None:
         first = self._add_baseline(launch)

@@ -53,7 +53,19 @@ def score(
     `seconds`: the candidate's times; `shares`: size to share of the objective; sizes without a share count in
     neither part. `tolerance`: 0.03 lets a size take three per cent longer before it costs anything.
     """
-    gains = {size: baseline_log[size] - math.log(seconds[size]) for size in shares}
+    return score_of_gains(log_speedups(seconds, baseline_log), shares, tolerance=tolerance)
+
+
+def log_speedups(seconds: Mapping[int, float], baseline_log: Mapping[int, float]) -> dict[int, float]:
+    """Size to log(default / candidate), for every size that both have."""
+    return {s: baseline_log[s] - math.log(t) for s, t in seconds.items() if s in baseline_log}
+
+
+def score_of_gains(
+    log_gains: Mapping[int, float], shares: Mapping[int, float], *, tolerance: float
+) -> float:
+    """The score of measured or predicted log speed-ups; see `score`."""
+    gains = {size: log_gains[size] for size in shares}
     mean = math.fsum(shares[size] * gain for size, gain in gains.items())
     beyond = math.fsum(max(0.0, -gain - math.log1p(tolerance)) for gain in gains.values())
     return mean - PENALTY * beyond

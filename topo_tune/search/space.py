@@ -56,6 +56,20 @@ def single_changes(space: SearchSpace) -> tuple[NcclEnv, ...]:
     return tuple(env for env in singles if keeps_rules(env))
 
 
+def neighbours(space: SearchSpace, env: NcclEnv) -> tuple[NcclEnv, ...]:
+    """Every setting that differs from `env` in one dimension, its absence included, and keeps the rules."""
+    given = env.as_dict()
+    found = []
+    for variable in space.variables:
+        rest = {name: value for name, value in given.items() if name not in variable.names}
+        for value in (None, *variable.values):
+            moved = {} if value is None else dict.fromkeys(variable.names, value)
+            other = NcclEnv(tuple(sorted({**rest, **moved}.items())))
+            if other != env and keeps_rules(other):
+                found.append(other)
+    return tuple(found)
+
+
 def draw(space: SearchSpace, rng: random.Random) -> NcclEnv:
     """A random setting that keeps the rules: each dimension stays at the default with probability one half.
 

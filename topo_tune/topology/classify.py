@@ -306,7 +306,7 @@ def _whole(meta: Mapping[str, str], name: str, default: int) -> int:
     if text is None:
         return default
     if not re.match(r"[1-9][0-9]{0,8}$", text):
-        raise InputError(f"`{text}` is not a number of {name.replace('_', ' ')}", field=name)
+        raise InputError(f"`{text[:40]}` is not a number of {name.replace('_', ' ')}", field=name)
     return int(text)
 
 

@@ -467,6 +467,22 @@ def test_a_restore_sweeps_up_what_a_killed_writer_left(asked, root):
     assert tree(root) == before
 
 
+def test_the_merge_is_written_after_its_fragment_and_taken_back_before_it(asked, root, monkeypatch):
+    put(root, "/etc/nccl.conf", b"A=1\n")
+    put(root, writer.FRAGMENT, b"NCCL_SOCKET_NTHREADS=2\n")
+    plan = asked("plan", settings=WANTED)
+    order = []
+    real = os.rename
+    monkeypatch.setattr(
+        writer.os, "rename", lambda one, other: (order.append(os.path.basename(other)), real(one, other))
+    )
+
+    asked("write", **write_request(plan))
+    asked("restore", **restore_request(plan))
+
+    assert order == ["50-topo-tune.conf", "nccl.conf", "nccl.conf", "50-topo-tune.conf"]
+
+
 # --- a node that cannot write ---
 
 

@@ -78,7 +78,7 @@ def answer(
         )
         return launches[-1]
 
-    trace = search(SPACE, evaluate, seed=seed, weights=weights)
+    trace = search(SPACE, evaluate, seed=seed, weights=weights, strategy_name=strategy_name)
     return recommend(
         trace, launches, cluster="simulated", plan=PLAN, topology=CPUS, weights=weights, confidence=0.99
     )

@@ -148,7 +148,7 @@ class Cluster:
             for name, (value, where) in nccl_conf.resolve({}, str(self.root(node))).items()
         )
         known = () if self.source.startswith("nobody") else settings
-        return Probe(nodes, len(nodes), self.source, known)
+        return Probe(nodes, START.isoformat(), len(nodes), self.source, known)
 
     def judge(self, before: Sequence[Launch], after: Sequence[Launch]) -> Verdict:
         outcomes = [self.refused[node] for node in after[0].nodes if node in self.refused]

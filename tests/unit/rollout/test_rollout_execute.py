@@ -226,7 +226,7 @@ def test_a_setting_that_does_not_reach_every_rank_is_taken_back(cluster):
     plan = cluster.plan()
     before = cluster.bytes_of()
     honest = cluster.probe
-    cluster.probe = lambda nodes: Probe(nodes, 4, "nccl log", honest(nodes).settings)
+    cluster.probe = lambda nodes: msgspec.structs.replace(honest(nodes), ranks=4)
 
     result = cluster.execute(plan)
 
@@ -258,7 +258,7 @@ def with_value(probe, name, value):
 
 
 def test_a_probe_that_fails_proves_nothing(cluster):
-    cluster.probe = lambda nodes: Probe(nodes, 2, "nccl log", (), error="rank 1 died")
+    cluster.probe = lambda nodes: Probe(nodes, "", 2, "nccl log", (), error="rank 1 died")
 
     assert "the probe before the write failed: rank 1 died" in cluster.execute(cluster.plan()).reason
 

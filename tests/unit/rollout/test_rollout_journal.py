@@ -8,6 +8,7 @@ import pytest
 
 from topo_tune.errors import BrokenRecord, Refused
 from topo_tune.records.rollout import Action, NodeStatus, WaveStatus
+from topo_tune.records.verdict import Outcome, Verdict
 from topo_tune.rollout.journal import fold, read_journal
 
 
@@ -25,6 +26,7 @@ def entries(cluster, *steps):
         return journal.entries
 
 
+A_VERDICT = Verdict(Outcome.PASS, "made up", -0.03, 0.0, -0.01, 0.01, 0.95, 2, 2)
 A = {"wave": "a/canary"}
 A1 = {"wave": "a/canary", "node": "a1"}
 
@@ -71,6 +73,13 @@ def test_a_failed_write_is_told_until_the_node_is_made_good(begun):
 
     assert fold(entries(begun, failed)).unreached == (("a1", "connection lost"),)
     assert fold(entries(begun, (Action.RESTORED, A1))).unreached == ()
+
+
+def test_a_wave_that_begins_again_has_no_verdict_yet(begun):
+    judged = (Action.JUDGED, {**A, "verdict": A_VERDICT})
+
+    assert fold(entries(begun, (Action.WAVE_STARTED, A), judged)).verdicts == (("a/canary", A_VERDICT),)
+    assert fold(entries(begun, (Action.WAVE_PUT_BACK, A), (Action.WAVE_STARTED, A))).verdicts == ()
 
 
 def test_a_wave_that_was_put_back_may_run_again_and_one_rolled_back_may_not(begun):

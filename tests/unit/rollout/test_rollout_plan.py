@@ -41,6 +41,13 @@ def test_where_ranks_must_agree_no_launch_mixes_old_and_new_so_the_last_node_is_
     ]
 
 
+def test_where_ranks_must_agree_a_lone_node_is_not_measured_with_nodes_that_have_the_setting(make_cluster):
+    cluster = make_cluster(env=RISKY)
+    cluster.write(cluster.plan().node("b1"))
+
+    assert waves(cluster.plan())[-1] == ("b", ("b2",), ("b2",))
+
+
 def test_a_first_rack_of_two_nodes_is_one_wave(make_cluster):
     cluster = make_cluster({"a": ("a1", "a2"), "b": ("b1", "b2")})
 

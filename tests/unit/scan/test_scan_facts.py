@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from golden_facts import CONF_FILES, beside_the_repository, expected, shown_conf, text_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
@@ -224,6 +224,7 @@ def test_the_version_of_a_library_is_three_numbers_or_unknown(text: str | None, 
     assert nccl_libraries.version(text) == version
 
 
+@settings(deadline=None)
 @given(st.text(max_size=400) | st.sampled_from([QUERY]), st.integers(0, 300), st.text(max_size=20))
 def test_damaged_texts_raise_nothing_but_refusals(text: str, cut: int, inserted: str) -> None:
     damaged = text[:cut] + inserted + text[cut + 3 :]

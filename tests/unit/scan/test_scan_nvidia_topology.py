@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from golden_facts import FACTS, MATRICES, beside_the_repository, expected, shown_matrix, text_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
@@ -31,11 +31,8 @@ def test_a_real_text_is_read_as_its_golden_file_says(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", beside_the_repository("smi-topo"), ids=lambda file: file.stem)
-def test_every_text_from_a_real_machine_has_a_matrix_or_a_refusal_with_a_hint(file: Path) -> None:
-    try:
-        assert parse(text_of(file)).gpus
-    except InputError as error:
-        assert error.hint
+def test_every_text_from_a_real_machine_has_a_matrix(file: Path) -> None:
+    assert parse(text_of(file)).gpus
 
 
 @pytest.mark.parametrize(
@@ -161,6 +158,7 @@ def test_a_text_without_a_matrix_is_refused_with_file_line_and_finding(text: str
     assert "hint: save the whole output" in str(caught.value)
 
 
+@settings(deadline=None)
 @given(
     file=st.sampled_from(MATRICES),
     cut=st.tuples(st.integers(0, 3000), st.integers(0, 3000)),

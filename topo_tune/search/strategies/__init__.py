@@ -12,22 +12,29 @@ from typing import Protocol, cast
 from topo_tune.errors import InputError, did_you_mean
 from topo_tune.records.search import SearchSpace
 from topo_tune.search.space import CanMeasure
-from topo_tune.search.strategies.interface import Strategy
+from topo_tune.search.strategies.interface import Objective, Strategy
 
 STRATEGIES = {
+    "model": ("topo_tune.search.strategies.model", "ModelGuided"),
     "halving": ("topo_tune.search.strategies.halving", "Halving"),
     "random": ("topo_tune.search.strategies.random", "Random"),
 }
 """Name to the module and class that is loaded when somebody asks for it."""
 
-DEFAULT_STRATEGY = "halving"
+DEFAULT_STRATEGY = "model"
 DEFAULT_BUDGET = 48
-"""Candidates in the first round. Four rounds make it 76 launches, and a fifth as many of the default."""
+"""Candidates in the first round. With the rounds after it 101 launches, and a fifth as many of the default."""
 
 
 class _Factory(Protocol):
     def __call__(
-        self, space: SearchSpace, *, seed: int, budget: int, can_measure: CanMeasure | None = None
+        self,
+        space: SearchSpace,
+        *,
+        seed: int,
+        budget: int,
+        can_measure: CanMeasure | None = None,
+        objective: Objective,
     ) -> Strategy: ...
 
 
@@ -38,6 +45,7 @@ def strategy(
     seed: int,
     budget: int = DEFAULT_BUDGET,
     can_measure: CanMeasure | None = None,
+    objective: Objective,
 ) -> Strategy:
     """The strategy of that name, ready to suggest. `budget`: candidates of the first round.
 
@@ -49,4 +57,4 @@ def strategy(
         raise InputError(f"a search needs a budget of at least one candidate: {budget}")
     module, attribute = STRATEGIES[name]
     factory = cast(_Factory, getattr(importlib.import_module(module), attribute))
-    return factory(space, seed=seed, budget=budget, can_measure=can_measure)
+    return factory(space, seed=seed, budget=budget, can_measure=can_measure, objective=objective)

@@ -14,7 +14,7 @@ from topo_tune.records.nccl_env import NcclEnv
 from topo_tune.records.search import SearchSpace
 from topo_tune.search.candidates import starting_candidates
 from topo_tune.search.space import CanMeasure
-from topo_tune.search.strategies.interface import Trial
+from topo_tune.search.strategies.interface import Objective, Trial
 
 LAST_ROUND = 4
 """Candidates in the last round, and rounds: each of the last ones has been launched four times."""
@@ -24,7 +24,13 @@ class Halving:
     """Rounds of one launch each over fewer and fewer candidates. A candidate that fails once is out."""
 
     def __init__(
-        self, space: SearchSpace, *, seed: int, budget: int, can_measure: CanMeasure | None = None
+        self,
+        space: SearchSpace,
+        *,
+        seed: int,
+        budget: int,
+        can_measure: CanMeasure | None = None,
+        objective: Objective | None = None,
     ) -> None:
         self._rng = random.Random(f"rounds {seed}")
         self._alive = starting_candidates(space, seed=seed, count=budget, can_measure=can_measure)

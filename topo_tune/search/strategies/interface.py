@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -15,6 +16,12 @@ class Trial(msgspec.Struct, frozen=True):
     env: NcclEnv
     score: float | None
     """weighted mean of log speed-up over neighbouring baselines, less a penalty for slower sizes"""
+    gains: tuple[tuple[int, float], ...] = ()
+    """(size in bytes, log speed-up) of every size that was measured"""
+
+
+Objective = Callable[[Mapping[int, float]], float]
+"""Size in bytes to log speed-up -> score, as in a Trial."""
 
 
 class Strategy(Protocol):

@@ -9,14 +9,20 @@ from topo_tune.records.search import SearchSpace
 from topo_tune.search.candidates import random_settings
 from topo_tune.search.space import CanMeasure
 from topo_tune.search.strategies.halving import round_sizes
-from topo_tune.search.strategies.interface import Trial
+from topo_tune.search.strategies.interface import Objective, Trial
 
 
 class Random:
     """One round of random settings, each launched once."""
 
     def __init__(
-        self, space: SearchSpace, *, seed: int, budget: int, can_measure: CanMeasure | None = None
+        self,
+        space: SearchSpace,
+        *,
+        seed: int,
+        budget: int,
+        can_measure: CanMeasure | None = None,
+        objective: Objective | None = None,
     ) -> None:
         rng = random.Random(f"random {seed}")
         self._waiting = random_settings(space, rng, sum(round_sizes(budget)), can_measure)

@@ -8,12 +8,12 @@ from typing import Any
 
 from topo_tune.records.scan import NcclFile, TopologyMatrix
 
-FACTS = Path(__file__).parents[2] / "golden" / "facts"
+FACTS = Path(__file__).parent / "golden" / "facts"
 MATRICES = sorted((FACTS / "smi-topo").glob("*.txt"))
 CONF_FILES = sorted(file for file in (FACTS / "nccl-conf").iterdir() if file.suffix != ".json")
 
-SHARED = Path(__file__).parents[4] / "shared" / "fixtures"
-"""More files from real machines, where they lie beside the repository; the golden ones stand in where they do not."""
+SHARED = Path(__file__).parents[2] / "shared" / "fixtures"
+"""More files from real machines, where they lie beside the repository; else the golden ones stand in."""
 
 
 def beside_the_repository(*kinds: str) -> list[Path]:

@@ -1,0 +1,149 @@
+"""The scan that saved files tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from golden_facts import FACTS, beside_the_repository
+from raw_answers import MATRIX, QUERY, raw_answer
+
+from topo_tune.connect.program import MARKER
+from topo_tune.errors import InputError
+from topo_tune.scan.from_files import scan_from
+
+
+def test_one_matrix_is_one_node_named_by_its_file() -> None:
+    (node,) = scan_from(FACTS / "smi-topo/l40s-4gpu-2nic.txt").nodes
+
+    assert node.node == "l40s-4gpu-2nic"
+    assert node.matrix is not None
+    assert node.matrix.nics == ("mlx5_0", "mlx5_1")
+
+
+def test_what_the_files_do_not_tell_is_absent_and_said() -> None:
+    (node,) = scan_from(FACTS / "smi-topo/l40s-4gpu-2nic.txt").nodes
+
+    assert {absent.reason for absent in node.absent} == {"not in the saved files"}
+    assert node.python == "none: read from saved files"
+
+
+def test_a_folder_per_node_puts_its_files_together(tmp_path: Path) -> None:
+    (tmp_path / "gpu001").mkdir()
+    (tmp_path / "gpu001/topo.txt").write_text(MATRIX)
+    (tmp_path / "gpu001/gpus.csv").write_text(QUERY)
+    (tmp_path / "gpu001/nccl.conf").write_text("NCCL_ALGO=Ring\n")
+    (tmp_path / "gpu002.txt").write_text(MATRIX)
+
+    first, second = scan_from(tmp_path, cluster="c").nodes
+
+    assert (first.node, second.node) == ("gpu001", "gpu002")
+    assert (first.driver, len(first.gpus)) == ("580.159", 2)
+    assert first.nccl_files[0].path == "gpu001/nccl.conf"
+    assert first.nccl_files[0].sha256 is not None
+
+
+def test_a_saved_answer_of_the_collector_is_the_whole_node(tmp_path: Path) -> None:
+    (tmp_path / "gpu001.json").write_text(json.dumps(raw_answer()))
+
+    (node,) = scan_from(tmp_path).nodes
+
+    assert (node.node, node.hostname, node.torch_nccl) == ("gpu001", "node01", "2.28.9")
+
+
+def test_a_saved_session_with_a_greeting_before_the_answer_is_read(tmp_path: Path) -> None:
+    (tmp_path / "gpu001.log").write_text("Welcome!\n" + MARKER + json.dumps(raw_answer()) + "\n")
+
+    assert scan_from(tmp_path / "gpu001.log").nodes[0].hostname == "node01"
+
+
+def test_a_second_matrix_of_a_node_is_left_out_and_said(tmp_path: Path) -> None:
+    (tmp_path / "n1").mkdir()
+    (tmp_path / "n1/a.txt").write_text(MATRIX)
+    (tmp_path / "n1/b.txt").write_text(MATRIX)
+
+    (node,) = scan_from(tmp_path).nodes
+
+    assert ("n1/b.txt", "left out: this node has one already, from another file") in [
+        (absent.what, absent.reason) for absent in node.absent
+    ]
+
+
+def test_a_file_of_a_kind_that_is_not_read_yet_is_named_with_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "n1").mkdir()
+    (tmp_path / "n1/topo.txt").write_text(MATRIX)
+    (tmp_path / "n1/topo.xml").write_text('<system version="1">\n</system>\n')
+
+    (node,) = scan_from(tmp_path).nodes
+
+    assert node.absent[-1].reason == "not read yet: an NCCL topology file (XML)"
+
+
+def test_a_node_none_of_whose_files_can_be_read_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "n1.txt").write_text(MATRIX)
+    (tmp_path / "n2.txt").write_text("CA 'mlx5_0'\n")
+    (tmp_path / "n3").mkdir()
+
+    found = scan_from(tmp_path)
+
+    assert [(gone.node, gone.reason) for gone in found.missing] == [
+        ("n2", "n2.txt: not read yet: `ibstat` output"),
+        ("n3", "an empty folder"),
+    ]
+
+
+def test_a_truncated_answer_of_the_collector_is_a_reason_and_not_a_crash(tmp_path: Path) -> None:
+    (tmp_path / "n1.json").write_text(json.dumps(raw_answer())[:-20])
+
+    with pytest.raises(InputError, match=r"n1.json: a collector's answer that is no JSON"):
+        scan_from(tmp_path)
+
+
+def test_a_path_with_nothing_to_read_is_refused_with_every_files_reason(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello\n")
+    (tmp_path / "b.txt").write_text("")
+    os.mkfifo(tmp_path / "c")
+
+    with pytest.raises(InputError) as caught:
+        scan_from(tmp_path)
+
+    message = str(caught.value)
+    assert "a.txt: not read: its content is of no known kind" in message
+    assert "b.txt: is empty" in message
+    assert "c: is not an ordinary file" in message
+    assert "hint: read today: a collector's answer, `nvidia-smi topo -m`" in message
+
+
+@pytest.mark.parametrize("line", ["NVIDIA ", "GPU0 ", "\n", " ", "export ", "GPU0 X ", "index, name"])
+def test_a_large_file_of_one_word_takes_no_time_to_refuse(tmp_path: Path, line: str) -> None:
+    (tmp_path / "n1.txt").write_text(line * ((4 << 20) // len(line)))
+
+    with pytest.raises(InputError):
+        scan_from(tmp_path)
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="it is empty"):
+        scan_from(tmp_path)
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file or folder"):
+        scan_from(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "file", beside_the_repository("."), ids=lambda file: f"{file.parent.name}/{file.name}"
+)
+def test_every_file_from_a_real_machine_is_read_or_named_with_a_reason(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "n1.txt").write_text(MATRIX)
+    (tmp_path / "n2").mkdir()
+    shutil.copy(file, tmp_path / "n2")
+
+    found = scan_from(tmp_path)
+
+    assert {node.node for node in found.nodes} | {gone.node for gone in found.missing} == {"n1", "n2"}
+    assert all(file.name in gone.reason for gone in found.missing)
