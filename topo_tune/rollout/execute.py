@@ -124,8 +124,7 @@ def rollback(
     waves: Sequence[str] = (),
     racks: Sequence[str] = (),
 ) -> RolloutResult:
-    """Put the old bytes back on every node that the journal says was, or may have been, written; newest
-    first.
+    """Put the old bytes back on every node that was, or may have been, written; newest first.
 
     `waves` and `racks` narrow it down to those named. Nodes that have their old bytes count as done, so it
     can be run again. Exit code 0, or 3 when a node could not be restored. Raises InputError for a name not in

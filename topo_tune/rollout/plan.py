@@ -158,10 +158,12 @@ def _notes(
     alone = [wave.name for wave in waves if len(wave.measured) < _NODES_FOR_A_NETWORK]
     if alone:
         notes.append(f"measured on one node, so without the network: {', '.join(alone)}")
-    if missing:
-        nodes = fold(entry.node for entry in missing)
-        risk = "; a job that spans them and changed nodes can hang" if must_match else ""
-        notes.append(f"{nodes}: did not answer, and keep what they have{risk}")
+    # A node whose writer refused to plan (damaged markers, no plain file) is among the missing, with its reason.
+    risk = "; a job that spans it and changed nodes can hang" if must_match else ""
+    notes += [
+        f"{fold(nodes)}: left out, keeps what it has: {reason}{risk}"
+        for reason, nodes in _nodes_by_text((entry.reason, entry.node) for entry in missing).items()
+    ]
     return notes
 
 
