@@ -29,9 +29,9 @@ def plan_rollout(
     edge: float = -0.03,
     notes: Sequence[str] = (),
 ) -> RolloutPlan:
-    """The plan for every node that answered; `node_answers` are the writers' answers to `plan_request`, by
-    node.
+    """The plan for every node that answered.
 
+    `node_answers`: by node, the writer's answer to `plan_request`. `missing`: every other node of the inventory.
     Waves: `canary` nodes of the first rack, the rest of that rack, then rack by rack. `confined`: every rack
     is one wave, because jobs do not span racks and so a rack is the smallest part that may change by itself.
     `edge` is the lowest change of throughput that still passes. Nodes that have the setting already are in no
@@ -82,8 +82,7 @@ def check_conflicts(plan: RolloutPlan) -> None:
 
 
 def check_agreement(plan: RolloutPlan, *, drained: bool, confined: bool) -> None:
-    """Refuse a rollout that would leave a running job with ranks that disagree, unless the operator rules it
-    out.
+    """Refuse a rollout that could leave a running job with ranks that disagree.
 
     `drained`: no jobs run on these nodes. `confined`: every job stays inside one rack. Raises Refused, naming
     the keys that force the choice.
@@ -158,7 +157,7 @@ def _notes(
     alone = [wave.name for wave in waves if len(wave.measured) < _NODES_FOR_A_NETWORK]
     if alone:
         notes.append(f"measured on one node, so without the network: {', '.join(alone)}")
-    # A node whose writer refused to plan (damaged markers, no plain file) is among the missing, with its reason.
+    # A node whose writer refused to plan (damaged markers, no plain file) is among the missing too.
     risk = "; a job that spans it and changed nodes can hang" if must_match else ""
     notes += [
         f"{fold(nodes)}: left out, keeps what it has: {reason}{risk}"

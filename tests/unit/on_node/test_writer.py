@@ -580,6 +580,36 @@ def test_it_runs_as_a_program_on_a_bare_python(root):
     assert output.returncode == 0
 
 
+DYING_WRITER = """
+import os, sys
+from topo_tune.on_node import writer
+real, calls = os.rename, []
+def rename(one, other):
+    calls.append(one)
+    if len(calls) == int(sys.argv[1]):
+        os._exit(9)
+    real(one, other)
+os.rename = rename
+writer.main(sys.stdin.buffer)
+"""
+
+
+@pytest.mark.parametrize("rename", [1, 2])
+def test_a_writer_that_is_killed_between_its_files_leaves_what_a_restore_undoes(asked, root, rename):
+    put(root, "/etc/nccl.conf", b"NCCL_DEBUG=WARN", 0o600)
+    before = tree(root)
+    plan = asked("plan", settings=WANTED)
+    request = json.dumps({"op": "write", "root": str(root), **write_request(plan)}).encode()
+
+    died = subprocess.run([sys.executable, "-c", DYING_WRITER, str(rename)], input=request, check=False)
+    half = tree(root)
+    asked("restore", **restore_request(plan))
+
+    assert died.returncode == 9
+    assert half != before
+    assert tree(root) == before
+
+
 def test_an_unknown_operation_is_refused(asked):
     assert asked("wipe")["kind"] == "bad-request"
 
