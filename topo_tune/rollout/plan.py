@@ -31,7 +31,8 @@ def plan_rollout(
 ) -> RolloutPlan:
     """The plan for every node that answered.
 
-    `node_answers`: by node, the writer's answer to `plan_request`. `missing`: every other node of the inventory.
+    `node_answers`: by node, the writer's answer to `plan_request`. `missing`: every other node.
+
     Waves: `canary` nodes of the first rack, the rest of that rack, then rack by rack. `confined`: every rack
     is one wave, because jobs do not span racks and so a rack is the smallest part that may change by itself.
     `edge` is the lowest change of throughput that still passes. Nodes that have the setting already are in no
