@@ -32,16 +32,16 @@ _LINE_LIMIT = 400
 _NOT_READ_YET = (
     (r"<system\b", "an NCCL topology file (XML)"),
     (r"<graphs\b", "an NCCL graph file (XML)"),
-    (r"^# nThread|^#\s+size\s+count\s+type|nccl-tests version", "nccl-tests output"),
+    (r"^# nThread|^#[ \t]+size[ \t]+count[ \t]+type|nccl-tests version", "nccl-tests output"),
     (r"^CA '", "`ibstat` output"),
     (r"^Infiniband device '", "`ibstatus` output"),
     (r"^hca_id:", "`ibv_devinfo` output"),
     (r"^GPU \d+: .*UUID", "`nvidia-smi nvlink -s` or `nvidia-smi -L` output"),
     (r"^link \S+/\d+ .*state", "`rdma link` output"),
-    (r"^\s*(SwitchName|BlockName)=", "a Slurm topology.conf"),
-    (r"^\s*(all_?reduce|broadcast|all_?gather|reduce_?scatter|reduce),\d+,\d+,", "a tuner table (CSV)"),
+    (r"^[ \t]*(SwitchName|BlockName)=", "a Slurm topology.conf"),
+    (r"^[ \t]*(all_?reduce|broadcast|all_?gather|reduce_?scatter|reduce),\d+,\d+,", "a tuner table (CSV)"),
     (r"\bNCCL (INFO|WARN|TRACE)\b|\] INFO NET|NCCL version \d", "an NCCL log"),
-    (r"^DEV\s+PORT\s+INDEX", "`show_gids` output"),
+    (r"^DEV[ \t]+PORT[ \t]+INDEX", "`show_gids` output"),
     (
         r"\b(NVIDIA|Mellanox).*\[[0-9a-f]{4}:[0-9a-f]{4}\]|^[0-9a-f:.]{7,} .*(NVIDIA|Mellanox)",
         "`lspci` output",
@@ -159,7 +159,7 @@ def _collector_answer(text: str) -> dict[str, Any] | None:
 
 
 def _other_kind(text: str) -> str | None:
-    # Patterns are tried on short lines only: on one line of megabytes some of them would take hours.
+    # Patterns stay within a line and lines are short: across megabytes some of them would take hours.
     beginning = "\n".join(line[:_LINE_LIMIT] for line in text[: 256 << 10].split("\n"))
     return next((kind for pattern, kind in _NOT_READ_YET if re.search(pattern, beginning, re.M)), None)
 
