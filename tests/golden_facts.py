@@ -16,10 +16,10 @@ SHARED = Path(__file__).parents[2] / "shared" / "fixtures"
 """More files from real machines, where they lie beside the repository; else the golden ones stand in."""
 
 
-def beside_the_repository(*kinds: str) -> list[Path]:
-    """Every file of these kinds from beside the repository, or the golden ones."""
-    files = [file for kind in kinds for file in (SHARED / kind).rglob("*") if file.is_file()]
-    return sorted(files) or MATRICES + CONF_FILES
+def beside_the_repository(kind: str) -> list[Path]:
+    """Every file of this kind from beside the repository, or the golden ones; the kind `.` is all of them."""
+    files = [file for file in (SHARED / kind).rglob("*") if file.is_file()]
+    return sorted(files) or {"smi-topo": MATRICES, "config": CONF_FILES, ".": MATRICES + CONF_FILES}[kind]
 
 
 def text_of(file: Path) -> str:

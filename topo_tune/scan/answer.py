@@ -208,6 +208,11 @@ def node_scan_from_raw(node_name: str, raw: Mapping[str, Any], *, file: str | No
     return printable(scan)
 
 
+def parts_not_read(matrix: TopologyMatrix) -> list[Absent]:
+    """What could not be read of a matrix, as facts of the node: an incomplete matrix must be seen as one."""
+    return [Absent("part of the topology matrix", problem) for problem in matrix.problems]
+
+
 def printable(scan: NodeScan) -> NodeScan:
     """The same scan without characters that could drive a terminal or that UTF-8 cannot hold."""
     return msgspec.convert(_printable(msgspec.to_builtins(scan)), NodeScan)
@@ -282,9 +287,12 @@ def _matrix(answer: RawAnswer, absent: list[Absent]) -> TopologyMatrix | None:
     failure = topology.failure()
     if failure is None:
         try:
-            return nvidia_topology.parse(topology.stdout)
+            matrix = nvidia_topology.parse(topology.stdout)
         except InputError as error:
             failure = error.message
+        else:
+            absent.extend(parts_not_read(matrix))
+            return matrix
     absent.append(Absent("topology matrix", failure))
     return None
 

@@ -183,10 +183,13 @@ def _node_scan(name: str, found: _Found) -> NodeScan:
         scan = msgspec.structs.replace(
             scan, gpus=found.gpus.gpus, gpu_source="nvidia-smi", driver=scan.driver or found.gpus.driver
         )
+    matrix = scan.matrix or found.matrix
+    if scan.matrix is None and matrix is not None:
+        scan = msgspec.structs.replace(scan, absent=(*scan.absent, *answer.parts_not_read(matrix)))
     return msgspec.structs.replace(
         scan,
         node=name,
-        matrix=scan.matrix or found.matrix,
+        matrix=matrix,
         nccl_files=(*scan.nccl_files, *found.nccl_files),
         absent=(*scan.absent, *found.notes),
     )

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_answers import command, raw_answer
+from raw_answers import MATRIX, QUERY, command, raw_answer
 
 from topo_tune.errors import InputError
 from topo_tune.records.scan import RDMA_DEVICE_FILES, Absent, NodeScan
@@ -61,6 +61,16 @@ def test_a_matrix_that_cannot_be_read_is_absent_with_the_parsers_reason() -> Non
 
     reasons = {absent.what: absent.reason for absent in node.absent}
     assert "expected a header line" in reasons["topology matrix"]
+
+
+def test_what_cannot_be_read_of_a_matrix_is_told_among_what_was_not_seen() -> None:
+    torn = command(MATRIX.replace("NV18", "QUX"))
+
+    node = scan(nvidia_smi={"topology": torn, "query": command(QUERY)})
+
+    assert (
+        Absent("part of the topology matrix", "line 2: GPU0 to GPU1: `QUX`, which is no link") in node.absent
+    )
 
 
 def test_rdma_devices_that_the_session_may_not_open_are_said() -> None:

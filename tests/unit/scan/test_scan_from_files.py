@@ -31,6 +31,13 @@ def test_what_the_files_do_not_tell_is_absent_and_said() -> None:
     assert node.python == "none: read from saved files"
 
 
+def test_a_matrix_that_is_cut_off_is_told_among_what_was_not_seen() -> None:
+    (node,) = scan_from(FACTS / "smi-topo/gb200-4gpu-6nic-truncated.txt").nodes
+
+    reasons = {absent.what: absent.reason for absent in node.absent}
+    assert reasons["part of the topology matrix"].startswith("the matrix is incomplete: no row for GPU3")
+
+
 def test_a_folder_per_node_puts_its_files_together(tmp_path: Path) -> None:
     (tmp_path / "gpu001").mkdir()
     (tmp_path / "gpu001/topo.txt").write_text(MATRIX)
