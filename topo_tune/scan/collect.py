@@ -15,7 +15,7 @@ from topo_tune.scan.answer import node_scan_from_raw
 Result = TypeVar("Result")
 
 _COMMAND_DEADLINE_SECONDS = 10.0
-"""For one `nvidia-smi`: without persistence mode it takes five to eight seconds on a node with eight GPUs."""
+"""For one command. `nvidia-smi` may have to wake every GPU first, where persistence mode is off."""
 
 
 class OnEachNode(Protocol):
