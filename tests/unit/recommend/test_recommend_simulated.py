@@ -61,7 +61,11 @@ def socket_threads_help_large_and_hurt_small(env: NcclEnv) -> np.ndarray:
 
 
 def answer(
-    seed: int, speedup: Callable[[NcclEnv], np.ndarray], noise: Noise, weights: dict[int, float]
+    seed: int,
+    speedup: Callable[[NcclEnv], np.ndarray],
+    noise: Noise,
+    weights: dict[int, float],
+    strategy_name: str = "halving",
 ) -> Recommendation:
     rng = np.random.default_rng([20260108, seed])
     launches: list[Launch] = []
@@ -105,6 +109,33 @@ def test_a_large_gain_on_the_weighted_sizes_is_found_and_recommended() -> None:
     gains = [true_gain(a.env, socket_threads_help_large_and_hurt_small, LARGE_ONES) for a in answers]
     assert sum(gain >= 1.9 for gain in gains) >= 54
     assert all(a.launches_total < 130 for a in answers)
+
+
+def inline_sends_undo_what_socket_threads_cost(env: NcclEnv) -> np.ndarray:
+    """Socket threads slow 8K unless sends are inline: the best setting is a combination of two dimensions."""
+    speedup = socket_threads_help_large_and_hurt_small(env).copy()
+    if int(env.as_dict().get("NCCL_SOCKET_INLINE", 0)) >= 16384:
+        speedup[0] *= 1.35
+    return speedup
+
+
+def test_the_model_finds_a_combination_that_slows_no_size_where_halving_mostly_does_not() -> None:
+    def found(strategy_name: str) -> int:
+        answers = [
+            answer(s, inline_sends_undo_what_socket_threads_cost, normal(0.06), ALL_ALIKE, strategy_name)
+            for s in range(8)
+        ]
+        return sum(
+            true_gain(a.env, inline_sends_undo_what_socket_threads_cost, ALL_ALIKE) >= 1.6 for a in answers
+        )
+
+    assert found("model") >= 6
+    assert found("halving") < found("model")
+
+
+def test_the_model_changes_nothing_where_no_setting_has_an_effect() -> None:
+    answers = [answer(seed, no_effect, normal(0.08), ALL_ALIKE, "model") for seed in range(20)]
+    assert all(a.advice is Advice.CHANGE_NOTHING for a in answers)
 
 
 def test_intervals_cover_the_true_gain_of_what_is_recommended() -> None:

@@ -117,7 +117,10 @@ def test_launches_say_what_they_are_for() -> None:
 
 def test_scores_are_log_speedups_in_the_order_of_the_suggestion() -> None:
     _, listed = screen(Cluster(), (FAST, BROKEN))
-    assert listed.heard == [(Trial(FAST, pytest.approx(math.log(2))), Trial(BROKEN, None))]
+    (fast, broken) = listed.heard[0]
+    assert (fast.env, fast.score) == (FAST, pytest.approx(math.log(2)))
+    assert dict(fast.gains) == {SMALL: pytest.approx(math.log(2)), LARGE: pytest.approx(math.log(2))}
+    assert broken == Trial(BROKEN, None)
 
 
 def test_steady_drift_of_the_cluster_does_not_touch_the_scores() -> None:
