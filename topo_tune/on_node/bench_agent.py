@@ -293,9 +293,9 @@ class Trial:
                 if answer.get("error"):
                     self.fail(answer["error"])
         if self.error is None and self.buffers and self.seconds_left() == 0:
+            seconds = float(self.request["plan"]["deadline_seconds"])
             self.fail(
-                "still running at its deadline of %g s, killed"
-                % float(self.request["plan"]["deadline_seconds"])
+                "still running at its deadline of %g s, killed; %s" % (seconds, self._where_ranks_were())
             )
         if self.error is None and self.buffers:
             return None
@@ -328,6 +328,14 @@ class Trial:
             log.close()
         self.logs.clear()
 
+    def _where_ranks_were(self) -> str:
+        """What each rank that had not answered was doing, from the last mark in its log."""
+        found = []
+        for local_rank in sorted(self.ranks[descriptor] for descriptor in self.buffers):
+            rank = int(self.request["first_rank"]) + local_rank
+            found.append("rank %d: %s" % (rank, last_mark(self.logs[local_rank])))
+        return ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
+
     def _how_rank_ended(self, local_rank: int) -> str:
         rank = int(self.request["first_rank"]) + local_rank
         _, status = os.waitpid(self.pids.pop(local_rank), 0)
@@ -342,12 +350,29 @@ class Trial:
         return "rank %d %s%s" % (rank, how, ": " + tail if tail else "")
 
 
+AT = "topo-tune is at: "
+"""Begins a mark that a rank leaves in its log, so that a rank which hangs can be told from one that is slow."""
+
+
+def mark(text: str) -> None:
+    """Leave a mark of what this rank does next; its standard error is its log."""
+    os.write(2, (AT + text + "\n").encode())
+
+
+def last_mark(log: Any) -> str:
+    """The last mark in a rank's log."""
+    end = log.seek(0, os.SEEK_END)
+    log.seek(max(0, end - LOG_TAIL_BYTES))
+    marks = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.startswith(AT)]
+    return marks[-1][len(AT) :] if marks else "starting"
+
+
 def tail_of(log: Any) -> str:
     """The last lines of a rank's output, in one line."""
     end = log.seek(0, os.SEEK_END)
     log.seek(max(0, end - LOG_TAIL_BYTES))
     lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return " | ".join(lines[-3:])
+    return " | ".join([line for line in lines if not line.startswith(AT)][-3:])
 
 
 def become_rank(group: int, log_fd: int) -> None:
@@ -447,7 +472,11 @@ class Measurement:
 
     def _set_up(self) -> None:
         started = time.monotonic()
+        mark("set-up")
         torch, dist = self.torch, self.dist
+        if self.backend == "gloo":
+            # Ranks share the node's cores; a thread pool in each would fight over them.
+            torch.set_num_threads(1)
         if self.backend == "nccl":
             torch.cuda.set_device(self.device)
             torch.zeros(1, device=self.device)
@@ -461,6 +490,7 @@ class Measurement:
                 os.environ["GLOO_SOCKET_IFNAME"] = name
         import datetime
 
+        mark("meeting the other ranks")
         timeout = datetime.timedelta(seconds=float(self.plan["deadline_seconds"]))
         # The store keeps the time-out it was made with; a hang beyond it is ended by the agent.
         self.store = dist.TCPStore(host, int(port), self.world, self.rank == 0, timeout)
@@ -473,6 +503,7 @@ class Measurement:
             **({"device_id": self.device} if self.backend == "nccl" else {}),
         )
         ready = time.monotonic()
+        mark("first call")
         first = self.memory[: max(1, 1024 // self.item)]
         dist.all_reduce(first)
         self._synchronize()
@@ -487,7 +518,9 @@ class Measurement:
 
     def _measure(self, size_bytes: int) -> Json:
         buffer = self._buffer(size_bytes)
+        mark("checking the sum of %d bytes" % size_bytes)
         is_correct = self._check(buffer)
+        mark("timing %d bytes" % size_bytes)
         warmup = [self._timed_calls(buffer, 1) for _ in range(2)]
         one_call = self._agree(min(warmup))
         use_graph = self.backend == "nccl" and one_call < GRAPH_BELOW_SECONDS
@@ -540,11 +573,13 @@ class Measurement:
 
     def _graph_samples(self, buffer: Any, one_call: float) -> Tuple[List[float], int, bool]:
         torch, dist = self.torch, self.dist
+        mark("capturing a graph of %d bytes" % (buffer.numel() * self.item))
         graph = torch.cuda.CUDAGraph()
         # Thread-local: torch's watchdog thread queries events meanwhile, which a global capture would forbid.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(GRAPH_CALLS):
                 dist.all_reduce(buffer)
+        mark("replaying a graph of %d bytes" % (buffer.numel() * self.item))
         is_correct = self._check_graph(graph, buffer)
         graph.replay()
         self._synchronize()
@@ -592,6 +627,7 @@ class Measurement:
 
     def _leave_together(self) -> None:
         """Rank 0 holds the store, so it leaves last."""
+        mark("leaving")
         self.store.set("done/%d" % self.rank, b"1")
         if self.rank == 0:
             self.store.wait(["done/%d" % rank for rank in range(self.world)])

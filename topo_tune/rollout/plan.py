@@ -56,7 +56,7 @@ def plan_rollout(
         must_match=must_match,
         edge=edge,
         confined=confined,
-        notes=(*notes, *_notes(plans, waves, missing, must_match)),
+        notes=(*notes, *_notes(plans, waves, missing, must_match, inventory.as_nodes)),
     )
 
 
@@ -146,7 +146,11 @@ def _measured(nodes: tuple[str, ...], settled: tuple[str, ...]) -> tuple[str, ..
 
 
 def _notes(
-    plans: Sequence[NodePlan], waves: Sequence[Wave], missing: Sequence[Missing], must_match: Sequence[str]
+    plans: Sequence[NodePlan],
+    waves: Sequence[Wave],
+    missing: Sequence[Missing],
+    must_match: Sequence[str],
+    as_nodes: int,
 ) -> list[str]:
     notes = [
         f"{fold(nodes)}: {note}"
@@ -155,7 +159,7 @@ def _notes(
     already = [plan.node for plan in plans if not plan.is_change]
     if already:
         notes.append(f"{fold(already)}: nothing to write, the files are as wanted")
-    alone = [wave.name for wave in waves if len(wave.measured) < _NODES_FOR_A_NETWORK]
+    alone = [wave.name for wave in waves if len(wave.measured) * as_nodes < _NODES_FOR_A_NETWORK]
     if alone:
         notes.append(f"measured on one node, so without the network: {', '.join(alone)}")
     # A node whose writer refused to plan (damaged markers, no plain file) is among the missing too.

@@ -214,7 +214,7 @@ def test_no_finalists_need_no_confirmation() -> None:
 
 def test_a_whole_search_finds_the_fast_setting_and_confirms_it() -> None:
     cluster = Cluster()
-    trace = search(SPACE, cluster.evaluate, seed=0, weights={}, budget=32)
+    trace = search(SPACE, cluster.evaluate, seed=0, weights={}, budget=32, strategy_name="halving")
     assert trace.finalists[0] == FAST
     assert [step.launch for step in trace.steps] == list(range(len(cluster.launches)))
     assert sum(step.env == FAST and step.block is not None for step in trace.steps) == 6

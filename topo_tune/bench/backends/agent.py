@@ -9,15 +9,20 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
+
 from topo_tune.bench.agents import Agent, AgentPool
 from topo_tune.errors import HostError, InputError
 from topo_tune.records.bench import BenchPlan, Launch, Probe, SettingInForce, SizeResult, TimingMode
 from topo_tune.records.inventory import BackendName, ConnectionKind, Inventory, Node
-from topo_tune.records.nccl_env import NcclEnv
+from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
 
 _GLOO_RANKS_PER_NODE = 2
 _GRACE_SECONDS = 20.0
 """how much longer than a trial's deadline the agent has to kill it and answer"""
+_FAIR_SHARE = 8
+"""a setting that takes this many times as long as the default's launches is of no use, whatever it would show"""
+_SHORTEST_DEADLINE_SECONDS = 15.0
 _PROBE_SIZES_BYTES = (8 << 10, 32 << 20)
 
 # nccl-facts: int_setting and string_setting of the log patterns. Integers end with a period, strings do not.
@@ -31,6 +36,7 @@ class AgentBackend:
         self._inventory = inventory
         self._pool = pool
         self._trials = 0
+        self._slowest_default_seconds: float | None = None
 
     def measure(
         self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str
@@ -42,10 +48,13 @@ class AgentBackend:
         error: str | None = None
         answers: list[dict[str, Any]] = []
         try:
-            ranks, error, answers = self._trial(nodes, env, plan, probe=False)
+            ranks, error, answers = self._trial(nodes, env, self._with_fair_deadline(plan, env), probe=False)
         except HostError as exc:
             error = exc.message
         results = () if error else merge_ranks(answers)
+        wall_seconds = round(time.monotonic() - clock, 3)
+        if error is None and env == DEFAULTS:
+            self._slowest_default_seconds = max(wall_seconds, self._slowest_default_seconds or 0.0)
         return Launch(
             index=index,
             purpose=purpose,
@@ -54,7 +63,7 @@ class AgentBackend:
             backend=self._inventory.backend,
             ranks=ranks,
             started_at=started_at,
-            wall_seconds=round(time.monotonic() - clock, 3),
+            wall_seconds=wall_seconds,
             results=results,
             error=error or wrong_sums(results),
             setup_seconds=tuple(sorted(answers[0]["setup"].items())) if answers else (),
@@ -116,6 +125,13 @@ class AgentBackend:
     def close(self) -> None:
         """End the agents."""
         self._pool.close()
+
+    def _with_fair_deadline(self, plan: BenchPlan, env: NcclEnv) -> BenchPlan:
+        """The plan with a deadline that a hanging setting cannot stretch: some times what the default takes."""
+        if env == DEFAULTS or self._slowest_default_seconds is None:
+            return plan
+        fair = max(_SHORTEST_DEADLINE_SECONDS, round(_FAIR_SHARE * self._slowest_default_seconds))
+        return msgspec.structs.replace(plan, deadline_seconds=min(plan.deadline_seconds, fair))
 
     def _ranks_on(self, nodes: tuple[Node, ...]) -> int:
         """Ranks per node: as the cluster file says, else one a GPU. Every node must have as many."""
