@@ -31,6 +31,8 @@ from topo_tune.records.rollout import (
     RolloutState,
 )
 from topo_tune.records.run_folder import RunFolder
+from topo_tune.records.scan import NodeScan
+from topo_tune.records.topology import Topology
 from topo_tune.records.verdict import Verdict
 from topo_tune.rollout.execute import Policy, execute
 from topo_tune.rollout.execute import rollback as execute_rollback
@@ -82,8 +84,9 @@ def plan_apply(
     Raises Refused for conflicts, for ranks that could disagree, and when the nodes are not those that the
     recommendation holds for.
     """
+    found, topology = scan(cluster)
     if not options.ignore_fingerprint:
-        _check_fingerprint(folder, cluster, recommendation)
+        _check_fingerprint(topology, recommendation)
 
     def ask(connection: Connection) -> dict[str, Any]:
         request = plan_request(connection.node.root, recommendation.env)
@@ -94,7 +97,10 @@ def plan_apply(
         cluster.inventory,
         recommendation.env,
         recommendation.backend,
-        answers,
+        {
+            name: _with_login_conflicts(answer, found.node(name), recommendation.env)
+            for name, answer in answers.items()
+        },
         missing,
         canary=options.canary,
         confined=options.confined,
@@ -215,8 +221,30 @@ class _Guard:
         return tuple(self._cluster.inventory.node(name) for name in names)
 
 
-def _check_fingerprint(folder: RunFolder, cluster: Cluster, recommendation: Recommendation) -> None:
-    _, topology = scan(cluster)
+def _with_login_conflicts(answer: dict[str, Any], found: NodeScan | None, env: NcclEnv) -> dict[str, Any]:
+    """The writer's answer with conflicts of the login account added.
+
+    Under sudo the writer sees root's environment and root's home; jobs start from the account's, which the scan saw.
+    """
+    if found is None:
+        return answer
+    set_by = [(name, value, "the login environment") for name, value in found.nccl_environment]
+    set_by += [
+        (setting.name, setting.value, f"{file.path}:{setting.line}")
+        for file in found.nccl_files
+        if file.path.endswith("/.nccl.conf")
+        for setting in file.settings
+    ]
+    known = "\n".join(answer.get("conflicts", ()))
+    added = [
+        f"`{name}` is set to `{value}` by {where}"
+        for name, value, where in set_by
+        if name in env.names() and f"`{name}`" not in known
+    ]
+    return {**answer, "conflicts": [*answer.get("conflicts", ()), *added]}
+
+
+def _check_fingerprint(topology: Topology, recommendation: Recommendation) -> None:
     now = topology.fingerprint()
     # A rollout may reach fewer nodes than the search did; everything else must be as it was.
     changed = [
