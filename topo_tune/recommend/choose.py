@@ -52,7 +52,8 @@ def recommend(
     - for each weighted size a loss of more than twice `tolerance` is excluded, with nine in ten. Else, where
       launches differ by eight per cent, a size that really loses a tenth would slip through once in twenty.
 
-    The accepted one with the highest lower end is recommended, else `change nothing`. Raises
+    Of the accepted ones whose mean lies within `tolerance` of the best, the one with the fewest settings is
+    recommended, because what brings nothing that can be seen should not be set; with none, `change nothing`. Raises
     NotEnoughEvidence when a finalist that never failed has fewer than three usable blocks.
     """
     each = per_comparison(confidence, len(trace.finalists))
@@ -62,7 +63,9 @@ def recommend(
         _judged(item, tolerance, minimum_gain) for item in evidence if len(item.blocks) >= FEWEST_BLOCKS
     ]
     finalists.sort(key=lambda finalist: (not finalist.is_accepted, -finalist.low, finalist.env))
-    best = finalists[0] if finalists and finalists[0].is_accepted else None
+    best = _smallest_of_the_best(finalists, tolerance)
+    if best is not None:
+        finalists.sort(key=lambda finalist: finalist is not best)
     return Recommendation(
         cluster=cluster,
         advice=Advice.CHANGE if best else Advice.CHANGE_NOTHING,
@@ -79,6 +82,15 @@ def recommend(
         fingerprint=tuple(sorted(topology.fingerprint().items())),
         notes=(*notes, *_failures(evidence), *(_notes_on(best, tolerance) if best else ())),
     )
+
+
+def _smallest_of_the_best(finalists: Sequence[Finalist], tolerance: float) -> Finalist | None:
+    accepted = [finalist for finalist in finalists if finalist.is_accepted]
+    if not accepted:
+        return None
+    nearly_best = max(finalist.mean_speedup for finalist in accepted) * (1 - tolerance)
+    alike = [finalist for finalist in accepted if finalist.mean_speedup >= nearly_best]
+    return min(alike, key=lambda finalist: (len(finalist.env.settings), -finalist.low, finalist.env))
 
 
 def _refuse_too_few(evidence: Sequence[Evidence]) -> None:

@@ -194,13 +194,23 @@ def test_notes_are_kept_and_say_that_several_variables_were_not_pruned() -> None
     assert advice({ONE: (0.5, 0.5)}).notes == ("replayed",)
 
 
+def test_of_settings_that_gain_alike_the_smallest_is_recommended() -> None:
+    assert advice({TWO: (0.9, 0.495), ONE: (0.9, 0.5)}).env == ONE
+    assert advice({TWO: (0.9, 0.4), ONE: (0.9, 0.5)}).env == TWO
+
+
+def test_the_recommended_finalist_is_listed_first() -> None:
+    answer = advice({TWO: (0.9, 0.495), ONE: (0.9, 0.5)})
+    assert [finalist.env for finalist in answer.finalists] == [ONE, TWO]
+
+
 def test_a_recommendation_survives_json() -> None:
     answer = advice({ONE: (0.5, 0.5), TWO: (1.25, 0.4)}, errors={(TWO, 5): "hung"})
     assert msgspec.json.decode(msgspec.json.encode(answer), type=Recommendation) == answer
 
 
 def test_an_explanation_tells_the_settings_the_gain_per_size_and_what_it_holds_for() -> None:
-    lines = explain(advice({TWO: (0.9, 0.5), ONE: (1.25, 0.5)}, weights={SMALL: 0.0, LARGE: 1.0}))
+    lines = explain(advice({TWO: (0.9, 0.5), ONE: (1.25, 0.6)}, weights={SMALL: 0.0, LARGE: 1.0}))
     assert lines[0] == "lab: all_reduce, bfloat16, 2 ranks, back end replay, 18 launches"
     assert lines[1:4] == ("change:", "  NCCL_NSOCKS_PERTHREAD=2", "  NCCL_SOCKET_NTHREADS=4")
     assert any(line.startswith("  32M: ") and "2.00x (" in line for line in lines)
