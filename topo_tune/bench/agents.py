@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from topo_tune.connect.interface import Channel, Command
@@ -16,6 +17,7 @@ START_DEADLINE_SECONDS = 120.0
 """importing torch from a cold network file system can take a minute"""
 
 _POLL_SECONDS = 0.5
+_CLOSING_AT_ONCE = 32
 
 OpenChannel = Callable[[Node, Command], Channel]
 
@@ -64,6 +66,9 @@ class Agent:
         """One request and its answer. Raises HostError when there is none or it is an error."""
         self.send(request)
         event = self.next_event(timeout_seconds)
+        # The result of a trial that was given up may still be on its way.
+        while event is not None and event.get("event") == "result":
+            event = self.next_event(timeout_seconds)
         if event is None:
             raise NodeProgramFailed(
                 self.node.name, f"the bench agent did not answer within {timeout_seconds:g} s"
@@ -90,15 +95,16 @@ class AgentPool:
 
     def agents(self, nodes: tuple[Node, ...]) -> list[Agent]:
         """An agent on each node, started where there is none. Raises HostError or MissingCapability."""
-        fresh = [node for node in nodes if node.name not in self._agents]
-        for node in fresh:
-            agent = Agent(node, self._open_channel(node, self._commands(node)))
-            self._agents[node.name] = agent
-            agent.send({"op": "start", "backend": self._backend.value, "root": node.root})
-        # All are started before the first is waited for: they import torch side by side.
-        for node in fresh:
-            self._await_ready(self._agents[node.name])
-        return [self._agents[node.name] for node in nodes]
+        for node in nodes:
+            if node.name not in self._agents:
+                self._start(node)
+        # All are started before the first is waited for: they import torch side by side. One that an earlier call
+        # started and did not get to wait for is waited for now.
+        agents = [self._agents[node.name] for node in nodes]
+        for agent in agents:
+            if not agent.ready:
+                self._await_ready(agent)
+        return agents
 
     def drop(self, node: Node) -> None:
         """Let go of a node's agent."""
@@ -108,8 +114,22 @@ class AgentPool:
 
     def close(self) -> None:
         """End every agent."""
-        for name in list(self._agents):
-            self._agents.pop(name).close()
+        agents = list(self._agents.values())
+        self._agents.clear()
+        if agents:
+            with ThreadPoolExecutor(
+                min(len(agents), _CLOSING_AT_ONCE), thread_name_prefix="close"
+            ) as threads:
+                list(threads.map(Agent.close, agents))
+
+    def _start(self, node: Node) -> None:
+        agent = Agent(node, self._open_channel(node, self._commands(node)))
+        self._agents[node.name] = agent
+        try:
+            agent.send({"op": "start", "backend": self._backend.value, "root": node.root})
+        except HostError:
+            self.drop(node)
+            raise
 
     def _await_ready(self, agent: Agent) -> None:
         try:

@@ -42,5 +42,5 @@ def plan_bench(inventory: Inventory, *, repeats: int = 5, deadline_seconds: floa
 
 def weights_of(inventory: Inventory, plan: BenchPlan) -> dict[int, float]:
     """Size in bytes to its weight in the objective; without a word from the operator every size weighs the same."""
-    weights = dict(inventory.weights) or {size: 1.0 for size in plan.sizes_bytes}
+    weights = dict(inventory.weights) or dict.fromkeys(plan.sizes_bytes, 1.0)
     return {size: weights.get(size, 0.0) for size in plan.sizes_bytes}

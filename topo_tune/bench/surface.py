@@ -1,13 +1,15 @@
 """Recorded surfaces: for each NCCL setting the launches that were measured with it.
 
-Two kinds of file are read: a surface that ships with topo-tune (`bench/surfaces/NAME.jsonl`: a head line, then one row a
-communicator) and the `30-bench.jsonl` of any run folder (one launch a line).
+Two kinds of file are read: a surface that ships with topo-tune (`bench/surfaces/NAME.jsonl`: a head line, then one row
+a communicator) and the `30-bench.jsonl` of any run folder (one launch a line).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +18,11 @@ from topo_tune.records.bench import Launch
 from topo_tune.records.envelope import load, load_lines
 from topo_tune.records.nccl_env import NcclEnv
 from topo_tune.records.topology import Topology
+
+Line = TypeVar("Line")
+
+VERSION = 1
+"""of the files that ship with topo-tune"""
 
 
 class Recording(msgspec.Struct, frozen=True):
@@ -32,7 +39,8 @@ class Surface(msgspec.Struct, frozen=True):
 
     name: str
     facts: dict[str, str]
-    """nccl, driver, gpu, cpu_vendor, inter_fabric, intra_fabric, ranks, node_count, ranks_per_host, dtype, recorded_at, source"""
+    """nccl, driver, gpu, cpu_vendor, inter_fabric, intra_fabric, ranks, node_count, ranks_per_host, dtype, recorded_at,
+    source"""
     recordings: dict[NcclEnv, tuple[Recording, ...]]
     variables: frozenset[str]
     """canonical names that some recording sets"""
@@ -85,10 +93,12 @@ def load_surface(name_or_path: str) -> Surface:
             f"no surface `{name_or_path}`: neither a file nor one that ships with topo-tune",
             hint=did_you_mean(name_or_path, bundled_surfaces()),
         )
-    with path.open(encoding="utf-8") as file:
-        first = file.readline()
-    if '"surface"' in first[:40]:
-        return _from_rows(path.read_text("utf-8"), str(path))
+    try:
+        raw = path.read_bytes()
+    except OSError as exc:
+        raise InputError(f"cannot read the surface {path}: {exc.strerror}") from exc
+    if b'"surface"' in raw[:40]:
+        return _from_rows(raw.decode("utf-8", "replace"), str(path))
     return _from_launches(path)
 
 
@@ -98,23 +108,42 @@ def canonical(env: NcclEnv) -> NcclEnv:
     NCCL_MIN_CTAS and NCCL_MIN_NCHANNELS limit the same channel count (the higher minimum and the lower maximum win,
     src/init.cc), and for an all-reduce `allreduce:ring` says what `Ring` says (src/graph/tuning.cc).
     """
-    settings = {}
+    settings: dict[str, str] = {}
     for name, value in env.settings:
-        name = {"NCCL_MIN_NCHANNELS": "NCCL_MIN_CTAS", "NCCL_MAX_NCHANNELS": "NCCL_MAX_CTAS"}.get(name, name)
         if name in ("NCCL_ALGO", "NCCL_PROTO"):
             value = value.lower()
             value = value[len("allreduce:") :] if value.startswith("allreduce:") else value
+        name, wins = _CHANNEL_LIMITS.get(name, (name, None))
+        if wins is not None and name in settings:
+            value = wins(settings[name], value, key=_number)
         settings[name] = value
     return NcclEnv(tuple(sorted(settings.items())))
 
 
+_CHANNEL_LIMITS: dict[str, tuple[str, Callable[..., str]]] = {
+    "NCCL_MIN_CTAS": ("NCCL_MIN_CTAS", max),
+    "NCCL_MIN_NCHANNELS": ("NCCL_MIN_CTAS", max),
+    "NCCL_MAX_CTAS": ("NCCL_MAX_CTAS", min),
+    "NCCL_MAX_NCHANNELS": ("NCCL_MAX_CTAS", min),
+}
+
+
+def _number(value: str) -> int:
+    """How NCCL reads an integer, near enough to compare two: what is none counts as 0."""
+    return int(value) if value.lstrip("+-").isdecimal() else 0
+
+
 def _from_rows(text: str, where: str) -> Surface:
     lines = text.splitlines()
-    try:
-        head = msgspec.json.decode(lines[0], type=_Head)
-        rows = [msgspec.json.decode(line, type=_Row) for line in lines[1:]]
-    except (msgspec.MsgspecError, IndexError) as exc:
-        raise BrokenRecord(f"surface {where}: {exc}") from exc
+    head = _line(lines[0], _Head, f"surface {where}, line 1")
+    if head.version > VERSION:
+        raise BrokenRecord(
+            f"surface {where}: version {head.version}; this topo-tune reads up to {VERSION}",
+            hint="use a newer topo-tune",
+        )
+    rows = [
+        _line(line, _Row, f"surface {where}, line {number}") for number, line in enumerate(lines[1:], start=2)
+    ]
     recordings = [
         Recording(
             env=canonical(NcclEnv(tuple(sorted(row.env.items())))),
@@ -124,6 +153,13 @@ def _from_rows(text: str, where: str) -> Surface:
         for row in rows
     ]
     return _surface(head.surface, head.facts, recordings)
+
+
+def _line(line: str, kind: type[Line], where: str) -> Line:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.MsgspecError, ValueError) as exc:
+        raise BrokenRecord(f"{where}: {exc}", hint="the file is damaged or was edited by hand") from exc
 
 
 def _five(sample: _Sample) -> tuple[float, ...]:

@@ -22,14 +22,16 @@ import ctypes
 import json
 import os
 import re
+import resource
 import select
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
 import traceback
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from topo_tune.on_node import nccl_conf
 
@@ -45,6 +47,13 @@ GRAPH_SAMPLE_SECONDS = 6e-3
 """how long one sample should last, so that the jitter of clocks and launches is small beside it"""
 LOG_TAIL_BYTES = 4096
 PROBE_LOG_LINES = 400
+LARGEST_EXACT_SUM = 192
+"""bfloat16, the coarsest type measured here, holds every integer up to 256; this leaves room for a remainder"""
+KILL_SECONDS = 10.0
+"""how long the kernel may take to end a killed rank: tearing a CUDA context down takes up to some seconds"""
+
+# Loaded before any fork: a rank must not take the dynamic loader's lock, which another thread may have held.
+_LIBC = ctypes.CDLL(None)
 
 # Lines of NCCL's own log that tell which settings and choices were in force.
 _LOG_LINES = re.compile(
@@ -79,18 +88,21 @@ class Agent:
         """Handle requests and watch the running trial until the input closes."""
         # A dropped connection must end this process through its closed input, where it can clean up.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
-            while True:
-                if not self._step():
-                    return 0
+            while self._step():
+                pass
+            return 0
+        except BrokenPipeError:
+            # Nobody listens any more, which is as good as a closed input.
+            return 0
         finally:
             if self.trial is not None:
                 self.trial.kill()
 
     def _step(self) -> bool:
         watched = [self.input_fd] + (self.trial.open_pipes() if self.trial else [])
+        # A trial that has failed by now, by an abort for one, is ended in this very step.
         timeout = self.trial.seconds_left() if self.trial else None
         readable, _, _ = select.select(watched, [], [], timeout)
         if self.trial is not None:
@@ -124,7 +136,9 @@ class Agent:
                     {"event": "result", "id": request["id"], "ok": False, "error": "another trial is running"}
                 )
                 return
+            # Known here before its first rank exists, so that an interrupt in between finds it and kills it.
             self.trial = Trial(request, self.backend)
+            self.trial.start()
         elif operation == "abort":
             if self.trial is not None and self.trial.request["id"] == request["id"]:
                 self.trial.fail("aborted: " + str(request.get("reason", "another node failed")))
@@ -165,7 +179,7 @@ def import_torch(backend: str, ready: Json) -> Optional[str]:
     try:
         import torch
         import torch.distributed
-    except Exception as exc:  # whatever a broken torch raises: it is reported, not hidden
+    except Exception as exc:  # noqa: BLE001 - whatever a broken torch raises: it is reported, not hidden
         return "cannot import torch: %s: %s" % (type(exc).__name__, exc)
     ready["torch"] = str(torch.__version__)
     if backend == "nccl":
@@ -181,12 +195,24 @@ def import_torch(backend: str, ready: Json) -> Optional[str]:
 
 
 def count_gpus() -> int:
-    """GPUs that torch would see, counted without creating a CUDA context in this process (a forked rank could not
-    use CUDA afterwards)."""
-    import torch
+    """GPUs that torch would see, counted in a process of its own.
 
-    # torch asks NVML here where it can, and falls back to the driver's count, which does not create a context either.
-    return int(torch.cuda.device_count())
+    Where torch cannot ask NVML it asks the driver, and ranks forked from a process that did so cannot use CUDA.
+    """
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            import torch
+
+            os.write(write_end, b"%d" % torch.cuda.device_count())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as answer:
+        count = answer.read()
+    os.waitpid(pid, 0)
+    return int(count or b"0")
 
 
 def nccl_version() -> Optional[str]:
@@ -204,150 +230,258 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+class RankLog:
+    """What one rank writes to its standard output and error. Only its end is kept: a rank may write without end."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.is_open = True
+        self.mark = "starting"
+        self._lines: List[str] = []
+        self._rest = b""
+
+    def read(self) -> bool:
+        """Take some of what is there; False when nothing is."""
+        try:
+            data = os.read(self.descriptor, 1 << 16) if self.is_open else b""
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-LOG_TAIL_BYTES:]
+        for raw in lines:
+            self._take(raw)
+        return True
+
+    def drain(self) -> None:
+        """Take what is there, but no more than a pipe holds: the rank may go on writing."""
+        for _ in range(64):
+            if not self.read():
+                return
+
+    def tail(self) -> str:
+        """The last lines, in one line, without the marks."""
+        last = self._rest.decode("utf-8", "replace").strip()
+        return " | ".join([*self._lines, *([last] if last else [])][-3:])
+
+    def close(self) -> None:
+        """Let go of the pipe; the rank gets an error when it writes again."""
+        if self.is_open:
+            os.close(self.descriptor)
+            self.is_open = False
+
+    def _take(self, raw: bytes) -> None:
+        line = raw[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
+        if line.startswith(AT):
+            self.mark = line[len(AT) :]
+        elif line:
+            self._lines = [*self._lines, line][-3:]
+
+
+class Rank:
+    """One forked rank, as the agent sees it."""
+
+    def __init__(self, number: int, pid: int, pipe: int, log: RankLog) -> None:
+        self.number, self.pid, self.pipe, self.log = number, pid, pipe, log
+        self.is_open = True
+        self.payload = b""
+        self.answer: Optional[Json] = None
+
+    def is_reaped(self) -> bool:
+        """Whether it has ended and is no zombie any more."""
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
+        except ChildProcessError:
+            return True
+
+    def close(self) -> None:
+        """Let go of its pipes."""
+        if self.is_open:
+            os.close(self.pipe)
+            self.is_open = False
+        self.log.close()
+
+
 class Trial:
     """The local ranks of one trial: forked, watched, and killed together."""
 
     def __init__(self, request: Json, backend: str) -> None:
-        self.request = request
+        self.request, self.backend = request, backend
         self.deadline = time.monotonic() + float(request["plan"]["deadline_seconds"])
         self.error: Optional[str] = None
-        self.answers: Dict[int, Json] = {}
-        self.buffers: Dict[int, bytes] = {}
-        self.ranks: Dict[int, int] = {}
-        self.pids: Dict[int, int] = {}
-        self.logs: Dict[int, Any] = {}
+        self.ranks: List[Rank] = []
         self.group = 0
-        for local_rank in range(int(request["local_ranks"])):
-            self._fork(local_rank, backend)
+        self.folder: Optional[str] = None
 
-    def _fork(self, local_rank: int, backend: str) -> None:
-        read_end, write_end = os.pipe()
-        log = tempfile.TemporaryFile()
+    def start(self) -> None:
+        """Fork the ranks. When that is refused, the trial has failed."""
+        try:
+            if self.request.get("probe"):
+                self.folder = tempfile.mkdtemp(prefix="topo-tune-nccl-")
+            for local_rank in range(int(self.request["local_ranks"])):
+                self._fork(local_rank)
+        except OSError as exc:
+            self.fail("cannot start rank %d: %s" % (self._number(len(self.ranks)), exc))
+
+    def _number(self, local_rank: int) -> int:
+        return int(self.request["first_rank"]) + local_rank
+
+    def _fork(self, local_rank: int) -> None:
+        agent = os.getpid()
+        answer_read, answer_write = os.pipe()
+        log_read, log_write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            for descriptor in (answer_read, answer_write, log_read, log_write):
+                os.close(descriptor)
+            raise
         if pid == 0:
             # In the rank. Nothing below may return into the agent's loop.
             status = 1
             try:
-                os.close(read_end)
-                for other in self.buffers:
-                    os.close(other)
-                become_rank(self.group, log.fileno())
-                answer = run_rank(self.request, backend, local_rank)
+                become_rank(self.group, agent, log_write)
+                for descriptor in (answer_read, log_read):
+                    os.close(descriptor)
+                for earlier in self.ranks:
+                    earlier.close()
+                answer = run_rank(self.request, self.backend, local_rank, self.folder)
                 payload = json.dumps(answer).encode()
                 while payload:
-                    payload = payload[os.write(write_end, payload) :]
+                    payload = payload[os.write(answer_write, payload) :]
                 status = 0
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - the agent tells it, with the status
                 traceback.print_exc()
                 sys.stderr.flush()
             finally:
                 # No interpreter clean-up: it could wait for a peer that is gone.
                 os._exit(status)
-        os.close(write_end)
+        self.ranks.append(Rank(self._number(local_rank), pid, answer_read, RankLog(log_read)))
+        os.close(answer_write)
+        os.close(log_write)
         # The first rank leads the group; setting it on both sides leaves no moment without it.
         self.group = self.group or pid
         try:
             os.setpgid(pid, self.group)
         except OSError:
             pass
-        self.buffers[read_end] = b""
-        self.ranks[read_end] = local_rank
-        self.pids[local_rank] = pid
-        self.logs[local_rank] = log
 
     def open_pipes(self) -> List[int]:
-        """Descriptors on which ranks still may answer."""
-        return list(self.buffers)
+        """Descriptors on which ranks still may say something."""
+        answers = [rank.pipe for rank in self.ranks if rank.is_open]
+        return answers + [rank.log.descriptor for rank in self.ranks if rank.log.is_open]
 
     def seconds_left(self) -> float:
-        """Time until the deadline, not below zero."""
-        return max(0.0, self.deadline - time.monotonic())
+        """Time until the trial must end: none when it has failed."""
+        return max(0.0, self.deadline - time.monotonic()) if self.error is None else 0.0
 
     def fail(self, error: str) -> None:
         """End the trial with an error; the first one counts."""
         self.error = self.error or error
 
     def read(self, readable: List[int]) -> None:
-        """Take what the ranks wrote; a rank that ends without an answer fails the trial."""
-        for descriptor in readable:
-            if descriptor not in self.buffers:
+        """Take what the ranks wrote; a rank that ends without an answer, or with an error, fails the trial."""
+        for rank in self.ranks:
+            if rank.log.is_open and rank.log.descriptor in readable:
+                rank.log.read()
+            if not rank.is_open or rank.pipe not in readable:
                 continue
-            data = os.read(descriptor, 1 << 16)
+            data = os.read(rank.pipe, 1 << 16)
             if data:
-                self.buffers[descriptor] += data
+                rank.payload += data
                 continue
-            payload = self.buffers.pop(descriptor)
-            os.close(descriptor)
-            local_rank = self.ranks[descriptor]
+            os.close(rank.pipe)
+            rank.is_open = False
             try:
-                self.answers[local_rank] = json.loads(payload.decode())
+                answer: Json = json.loads(rank.payload.decode())
             except ValueError:
-                self.fail(self._how_rank_ended(local_rank))
+                self.fail(self._how_rank_ended(rank))
+                continue
+            rank.answer = answer
+            # At once: the others may wait for this rank until the deadline.
+            if answer.get("error"):
+                self.fail(answer["error"])
 
     def answer_if_over(self) -> Optional[Json]:
         """The answer when every rank has answered or the trial has failed; None while it runs."""
-        if self.error is None and not self.buffers:
-            for answer in self.answers.values():
-                if answer.get("error"):
-                    self.fail(answer["error"])
-        if self.error is None and self.buffers and self.seconds_left() == 0:
+        is_running = any(rank.is_open for rank in self.ranks)
+        if self.error is None and is_running and self.seconds_left() == 0:
             seconds = float(self.request["plan"]["deadline_seconds"])
             self.fail(
                 "still running at its deadline of %g s, killed; %s" % (seconds, self._where_ranks_were())
             )
-        if self.error is None and self.buffers:
+        if self.error is None and is_running:
             return None
-        self.kill()
+        stuck = self.kill()
+        if stuck:
+            left = ", ".join("rank %d (process %d)" % (rank.number, rank.pid) for rank in stuck)
+            self.error = "%s%s cannot be killed, stuck in the kernel" % (
+                self.error + "; " if self.error else "",
+                left,
+            )
         return {
             "event": "result",
             "id": self.request["id"],
             "ok": self.error is None,
             "error": self.error,
-            "ranks": [self.answers[r] for r in sorted(self.answers)],
+            "ranks": [rank.answer for rank in self.ranks if rank.answer is not None],
         }
 
-    def kill(self) -> None:
-        """Kill and reap the whole process group, and close everything."""
+    def kill(self) -> List[Rank]:
+        """Kill and reap the whole process group, and close everything; the ranks that the kernel does not end."""
         if self.group:
             try:
                 os.killpg(self.group, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        for pid in self.pids.values():
-            try:
-                os.waitpid(pid, 0)
-            except ChildProcessError:
-                pass
-        self.pids.clear()
-        for descriptor in list(self.buffers):
-            os.close(descriptor)
-        self.buffers.clear()
-        for log in self.logs.values():
-            log.close()
-        self.logs.clear()
+        until = time.monotonic() + KILL_SECONDS
+        stuck = [rank for rank in self.ranks if not poll(rank.is_reaped, until)]
+        for rank in self.ranks:
+            rank.close()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return stuck
 
     def _where_ranks_were(self) -> str:
         """What each rank that had not answered was doing, from the last mark in its log."""
         found = []
-        for local_rank in sorted(self.ranks[descriptor] for descriptor in self.buffers):
-            rank = int(self.request["first_rank"]) + local_rank
-            found.append("rank %d: %s" % (rank, last_mark(self.logs[local_rank])))
+        for rank in self.ranks:
+            if rank.is_open:
+                rank.log.drain()
+                found.append("rank %d: %s" % (rank.number, rank.log.mark))
         return ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
 
-    def _how_rank_ended(self, local_rank: int) -> str:
-        rank = int(self.request["first_rank"]) + local_rank
-        _, status = os.waitpid(self.pids.pop(local_rank), 0)
-        if os.WIFSIGNALED(status):
-            how = "was killed by signal %d (%s)" % (
-                os.WTERMSIG(status),
-                signal.Signals(os.WTERMSIG(status)).name,
-            )
+    def _how_rank_ended(self, rank: Rank) -> str:
+        def look() -> Any:
+            # The dead rank is left to `kill`: while it is not reaped, its process group cannot be another's.
+            return os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+
+        end = poll(look, time.monotonic() + KILL_SECONDS)
+        if not end:
+            how = "closed its answer but did not end"
+        elif end.si_code == os.CLD_EXITED:
+            how = "ended with status %d" % end.si_status
         else:
-            how = "ended with status %d" % os.WEXITSTATUS(status)
-        tail = tail_of(self.logs[local_rank])
-        return "rank %d %s%s" % (rank, how, ": " + tail if tail else "")
+            how = "was killed by signal %d (%s)" % (end.si_status, signal.Signals(end.si_status).name)
+        rank.log.drain()
+        tail = rank.log.tail()
+        return "rank %d %s%s" % (rank.number, how, ": " + tail if tail else "")
+
+
+def poll(look: Callable[[], Any], until: float) -> Any:
+    """What `look` finds, asked again until it finds something or the clock passes `until`."""
+    pause = 0.001
+    while True:
+        found = look()
+        if found or time.monotonic() >= until:
+            return found
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
 
 
 AT = "topo-tune is at: "
@@ -359,42 +493,39 @@ def mark(text: str) -> None:
     os.write(2, (AT + text + "\n").encode())
 
 
-def last_mark(log: Any) -> str:
-    """The last mark in a rank's log."""
-    end = log.seek(0, os.SEEK_END)
-    log.seek(max(0, end - LOG_TAIL_BYTES))
-    marks = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.startswith(AT)]
-    return marks[-1][len(AT) :] if marks else "starting"
-
-
-def tail_of(log: Any) -> str:
-    """The last lines of a rank's output, in one line."""
-    end = log.seek(0, os.SEEK_END)
-    log.seek(max(0, end - LOG_TAIL_BYTES))
-    lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return " | ".join([line for line in lines if not line.startswith(AT)][-3:])
-
-
-def become_rank(group: int, log_fd: int) -> None:
+def become_rank(group: int, agent: int, log_fd: int) -> None:
     """Make the forked process a rank: own group, no input, output to its log, and gone when the agent is gone."""
     os.setpgid(0, group)
-    die_with_parent()
+    die_with_parent(agent)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)
+    os.close(null)
+    os.close(log_fd)
     for name in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_DFL)
+    # A setting may crash a rank that maps a whole GPU: its core would fill the disk and tell nobody anything.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the agent dies, so that a killed agent leaves no rank on a GPU."""
+def die_with_parent(agent: int) -> None:
+    """Ask the kernel for SIGKILL when the agent dies, so that a killed agent leaves no rank on a GPU.
+
+    The kernel means the thread that forked: the agent forks from its main thread, which lives as long as it does.
+    """
     set_pdeathsig = 1  # PR_SET_PDEATHSIG, linux/prctl.h
-    ctypes.CDLL(None).prctl(set_pdeathsig, int(signal.SIGKILL), 0, 0, 0)
+    _LIBC.prctl(set_pdeathsig, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != agent:
+        # It died before the kernel was asked.
+        os._exit(1)
 
 
-def run_rank(request: Json, backend: str, local_rank: int) -> Json:
-    """Everything one rank does in one trial; errors become text, so that the agent can name the rank."""
+def run_rank(request: Json, backend: str, local_rank: int, folder: Optional[str]) -> Json:
+    """Everything one rank does in one trial; errors become text, so that the agent can name the rank.
+
+    `folder`: where a probe's NCCL log goes; the agent removes it, whatever becomes of the rank.
+    """
     rank = int(request["first_rank"]) + local_rank
     os.environ.update(request["env"])
     parts = int(request.get("as_nodes", 1))
@@ -403,9 +534,8 @@ def run_rank(request: Json, backend: str, local_rank: int) -> Json:
         part = local_rank * parts // int(request["local_ranks"])
         os.environ["NCCL_HOSTID"] = "%s-part%d" % (request["node"], part)
     log_path = None
-    if request.get("probe"):
-        handle, log_path = tempfile.mkstemp(prefix="topo-tune-nccl-")
-        os.close(handle)
+    if folder is not None:
+        log_path = os.path.join(folder, "rank%d.log" % local_rank)
         os.environ.update(
             {
                 "NCCL_DEBUG": "INFO",
@@ -416,12 +546,11 @@ def run_rank(request: Json, backend: str, local_rank: int) -> Json:
     answer: Json = {"rank": rank, "results": [], "setup": {}, "log": [], "error": None}
     try:
         Measurement(request, backend, rank, local_rank, answer).run()
-    except Exception as exc:  # any failure of a setting is a result of the trial, with its text
+    except Exception as exc:  # noqa: BLE001 - any failure of a setting is a result of the trial
         answer["error"] = "rank %d: %s: %s" % (rank, type(exc).__name__, first_line(str(exc)))
     finally:
-        if log_path is not None:
+        if log_path is not None and os.path.exists(log_path):
             answer["log"] = read_log(log_path)
-            os.unlink(log_path)
     return answer
 
 
@@ -538,23 +667,16 @@ class Measurement:
             "warmup_seconds": warmup,
         }
 
-    def _fill(self, buffer: Any) -> None:
+    def _repeated(self, pattern: Sequence[float], buffer: Any) -> Any:
         torch = self.torch
-        # 0, 1 and 2 in turn, shifted by rank: small integers, so that the sum is exact in every data type.
-        index = torch.arange(buffer.numel(), device=self.device, dtype=torch.int64)
-        buffer.copy_(((index + self.rank) % 3).to(self.dtype))
-
-    def _expected(self, buffer: Any) -> Any:
-        torch = self.torch
-        pattern = [sum((i + r) % 3 for r in range(self.world)) for i in range(3)]
-        index = torch.arange(buffer.numel(), device=self.device, dtype=torch.int64) % 3
+        index = torch.arange(buffer.numel(), device=self.device, dtype=torch.int64) % len(pattern)
         return torch.tensor(pattern, dtype=self.dtype, device=self.device)[index]
 
     def _check(self, buffer: Any) -> bool:
-        self._fill(buffer)
+        buffer.copy_(self._repeated(pattern_of(self.rank, self.world), buffer))
         self.dist.all_reduce(buffer)
         self._synchronize()
-        return bool(self.torch.equal(buffer, self._expected(buffer)))
+        return bool(self.torch.equal(buffer, self._repeated(sum_of_patterns(self.world), buffer)))
 
     def _timed_calls(self, buffer: Any, calls: int) -> float:
         """Mean seconds of a call, all ranks entering together; the host's clock around device work it waits for."""
@@ -603,16 +725,15 @@ class Measurement:
         return samples, replays * GRAPH_CALLS, is_correct
 
     def _check_graph(self, graph: Any, buffer: Any) -> bool:
-        """Whether the captured calls sum right. Each call multiplies the sum by the number of ranks, which is exact
-        for powers of two; for other counts the eager check stands alone."""
-        if self.world & (self.world - 1) or self.world > 64:
+        """Whether the captured calls sum right; where that cannot be exact, the eager check stands alone."""
+        expected = sum_of_graph_patterns(self.world)
+        if expected is None:
             return True
-        self._fill(buffer)
+        buffer.copy_(self._repeated(graph_pattern_of(self.rank, self.world), buffer))
         self._synchronize()
         graph.replay()
         self._synchronize()
-        expected = self._expected(buffer) * float(self.world) ** (GRAPH_CALLS - 1)
-        return bool(self.torch.equal(buffer, expected))
+        return bool(self.torch.equal(buffer, self._repeated(expected, buffer)))
 
     def _agree(self, seconds: float) -> float:
         """The slowest rank's value, so that all ranks choose the same number of calls."""
@@ -633,26 +754,76 @@ class Measurement:
             self.store.wait(["done/%d" % rank for rank in range(self.world)])
 
 
+def pattern_of(rank: int, world: int) -> List[int]:
+    """What a rank's buffer is filled with, again and again: 0, 1 and 2 in turn, shifted by rank.
+
+    In large worlds zeros follow, so that the sum of all ranks, and every part of it, is exact in every data type.
+    """
+    period = max(3, -(-3 * world // LARGEST_EXACT_SUM))
+    values = [(element + rank) % period for element in range(period)]
+    return [value if value < 3 else 0 for value in values]
+
+
+def sum_of_patterns(world: int) -> List[int]:
+    """The sum of all ranks' patterns."""
+    patterns = [pattern_of(rank, world) for rank in range(world)]
+    return [sum(column) for column in zip(*patterns)]  # noqa: B905 - Python 3.8 has no `strict`
+
+
+def graph_pattern_of(rank: int, world: int) -> List[int]:
+    """A rank's pattern for calls captured in a graph: each element comes from one rank, as 1, 2 or 4."""
+    return [2 ** (element % 3) if element % world == rank else 0 for element in range(3 * world)]
+
+
+def sum_of_graph_patterns(world: int) -> Optional[List[float]]:
+    """What a whole graph leaves of these patterns; None where that is not exact or too large for bfloat16.
+
+    Its first call gives the sum, and each further one multiplies that by the number of ranks: exact for a power of
+    two, because its parts are then multiples of a power of two by no more than the number of ranks.
+    """
+    if world & (world - 1) or world > 64:
+        return None
+    return [2.0 ** (element % 3) * float(world) ** (GRAPH_CALLS - 1) for element in range(3 * world)]
+
+
 def interface_towards(host: str, port: int) -> Optional[str]:
     """Name of the interface whose address this node would use to reach `host`; None when it cannot be told."""
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    for family, kind, _, _, address in found:
+        try:
+            with socket.socket(family, kind) as probe:
+                # A datagram socket that is connected sends nothing; it only makes the kernel choose a route.
+                probe.connect(address)
+                own = str(probe.getsockname()[0])
+            name = interface_of(own)
+        except OSError:
+            continue
+        if name is not None:
+            return name
+    return None
+
+
+def interface_of(address: str) -> Optional[str]:
+    """Name of the interface that has an address of this node; None when none says so. Raises OSError."""
     import fcntl
     import struct
 
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # A datagram socket that is connected sends nothing; it only makes the kernel choose a route.
-            probe.connect((host, int(port)))
-            address = probe.getsockname()[0]
-            if address.startswith("127."):
-                return "lo"
-            for _, name in socket.if_nameindex():
-                request = struct.pack("256s", name.encode()[:15])
-                try:
-                    found = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR
-                except OSError:
-                    continue
-                if socket.inet_ntoa(found[20:24]) == address:
-                    return name
-    except OSError:
-        return None
+    if ":" in address:
+        wanted = socket.inet_pton(socket.AF_INET6, address.split("%")[0]).hex()
+        with open("/proc/net/if_inet6") as file:
+            return next((line.split()[-1] for line in file if line.split()[0] == wanted), None)
+    if address.startswith("127."):
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                # SIOCGIFADDR, linux/sockios.h
+                found = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
     return None

@@ -28,6 +28,8 @@ _PROBE_SIZES_BYTES = (8 << 10, 32 << 20)
 # nccl-facts: int_setting and string_setting of the log patterns. Integers end with a period, strings do not.
 _SET = re.compile(r"(NCCL_\w+) set by environment to (.+?)\.?$")
 
+_PORT_TAKEN = re.compile("EADDRINUSE|address already in use", re.IGNORECASE)
+
 
 class AgentBackend:
     """Launches through agents: fresh ranks each time, exact sums checked on every rank."""
@@ -36,6 +38,7 @@ class AgentBackend:
         self._inventory = inventory
         self._pool = pool
         self._trials = 0
+        self._trial_seconds = 0.0
         self._slowest_default_seconds: float | None = None
 
     def measure(
@@ -52,9 +55,8 @@ class AgentBackend:
         except HostError as exc:
             error = exc.message
         results = () if error else merge_ranks(answers)
-        wall_seconds = round(time.monotonic() - clock, 3)
         if error is None and env == DEFAULTS:
-            self._slowest_default_seconds = max(wall_seconds, self._slowest_default_seconds or 0.0)
+            self._slowest_default_seconds = max(self._trial_seconds, self._slowest_default_seconds or 0.0)
         return Launch(
             index=index,
             purpose=purpose,
@@ -63,7 +65,7 @@ class AgentBackend:
             backend=self._inventory.backend,
             ranks=ranks,
             started_at=started_at,
-            wall_seconds=wall_seconds,
+            wall_seconds=round(time.monotonic() - clock, 3),
             results=results,
             error=error or wrong_sums(results),
             setup_seconds=tuple(sorted(answers[0]["setup"].items())) if answers else (),
@@ -87,7 +89,7 @@ class AgentBackend:
             ranks, error, answers = self._trial(nodes, env, plan, probe=True)
         except HostError as exc:
             return Probe(nodes=names, at=at, ranks=0, source="nccl log", settings=(), error=exc.message)
-        per_node = self._ranks_on(nodes)
+        per_node = ranks // len(nodes)
         settings = tuple(
             setting
             for answer in answers
@@ -157,14 +159,29 @@ class AgentBackend:
                 f"a collective needs at least 2 ranks; {nodes[0].name} alone has {world}",
                 hint="add nodes, or set `ranks_per_node`",
             )
+        replies = self._meet_and_run(agents, env, plan, per_node, probe)
+        if _PORT_TAKEN.search(str(_cause(replies))):
+            # Somebody took the port between the agent's look and rank 0's call; that says nothing of the setting.
+            replies = self._meet_and_run(agents, env, plan, per_node, probe)
+        answers = sorted((answer for r in replies for answer in r.get("ranks", ())), key=lambda a: a["rank"])
+        return world, _cause(replies), answers
+
+    def _meet_and_run(
+        self, agents: list[Agent], env: NcclEnv, plan: BenchPlan, per_node: int, probe: bool
+    ) -> list[dict[str, Any]]:
+        """One trial on a fresh port; the agents' results in the order in which they came."""
         self._trials += 1
-        port = agents[0].ask({"op": "port"}, _GRACE_SECONDS)["port"]
+        try:
+            port = agents[0].ask({"op": "port"}, _GRACE_SECONDS)["port"]
+        except HostError:
+            self._pool.drop(agents[0].node)
+            raise
         request = {
             "op": "trial",
             "id": self._trials,
             "env": self._inventory.env.merged(env).as_dict(),
-            "master": [_meeting_address(nodes), port],
-            "world_size": world,
+            "master": [_meeting_address(tuple(agent.node for agent in agents)), port],
+            "world_size": per_node * len(agents),
             "local_ranks": per_node,
             "as_nodes": self._inventory.as_nodes,
             "probe": probe,
@@ -175,12 +192,10 @@ class AgentBackend:
                 "deadline_seconds": plan.deadline_seconds,
             },
         }
+        clock = time.monotonic()
         replies = self._run_everywhere(agents, request, per_node, plan.deadline_seconds)
-        errors = [reply["error"] for reply in replies if not reply["ok"]]
-        # An abort is the consequence of somebody else's failure: the cause is told first.
-        errors.sort(key=lambda text: str(text).startswith("aborted"))
-        answers = sorted((answer for r in replies for answer in r.get("ranks", ())), key=lambda a: a["rank"])
-        return world, (str(errors[0]) if errors else None), answers
+        self._trial_seconds = time.monotonic() - clock
+        return replies
 
     def _check_parts(self, per_node: int) -> None:
         if per_node % self._inventory.as_nodes:
@@ -192,8 +207,9 @@ class AgentBackend:
         self, agents: list[Agent], request: dict[str, Any], per_node: int, deadline_seconds: float
     ) -> list[dict[str, Any]]:
         failed = threading.Event()
+        replies: list[dict[str, Any]] = []
 
-        def run_on(position: int) -> dict[str, Any]:
+        def run_on(position: int) -> None:
             agent = agents[position]
             try:
                 agent.send({**request, "node": agent.node.name, "first_rank": position * per_node})
@@ -201,17 +217,18 @@ class AgentBackend:
             except HostError as exc:
                 reply = {"ok": False, "error": exc.message}
                 self._pool.drop(agent.node)
+            replies.append(reply)
             if not reply["ok"]:
                 failed.set()
-            return reply
 
         with ThreadPoolExecutor(max_workers=len(agents), thread_name_prefix="trial") as threads:
             try:
-                return list(threads.map(run_on, range(len(agents))))
+                list(threads.map(run_on, range(len(agents))))
             except BaseException:
                 # Ctrl-C in the waiting thread: tell the others to abort before the pool joins them.
                 failed.set()
                 raise
+        return replies
 
     def _await_result(
         self, agent: Agent, identity: int, timeout_seconds: float, failed: threading.Event
@@ -277,6 +294,13 @@ def settings_in_log(rank: int, node: str, lines: list[str]) -> tuple[SettingInFo
                 rank=rank, node=node, name=match[1], value=match[2], evidence=line
             )
     return tuple(found.values())
+
+
+def _cause(replies: list[dict[str, Any]]) -> str | None:
+    """Why a trial failed, or None: the error that came first, since the others most likely follow from it."""
+    errors = [str(reply["error"]) for reply in replies if not reply["ok"]]
+    # An abort never is the cause, whenever it came.
+    return next(iter(sorted(errors, key=lambda text: text.startswith("aborted"))), None)
 
 
 def _meeting_address(nodes: tuple[Node, ...]) -> str:

@@ -138,7 +138,9 @@ class ReplayBackend:
             results.append(
                 SizeResult(
                     size_bytes=size,
-                    samples_seconds=tuple(sample * (factor or 1.0) for sample in times[size]),
+                    samples_seconds=tuple(
+                        sample * (1.0 if factor is None else factor) for sample in times[size]
+                    ),
                     calls_per_sample=1,
                     mode=TimingMode.REPLAY,
                     is_correct=None,
@@ -148,8 +150,12 @@ class ReplayBackend:
 
     def _effective(self, settings: dict[str, tuple[str, str]]) -> NcclEnv:
         """What decides the time: without the inventory's own variables, which the recording had too."""
-        ignored = _WITHOUT_EFFECT | set(self._inventory.env.names())
-        kept = {name: value for name, (value, _) in settings.items() if name not in ignored}
+        common = set(self._inventory.env.settings)
+        kept = {
+            name: value
+            for name, (value, _) in settings.items()
+            if name not in _WITHOUT_EFFECT and (name, value) not in common
+        }
         return canonical(NcclEnv(tuple(sorted(kept.items()))))
 
     def _fault_factor(self, nodes: tuple[Node, ...], setting: NcclEnv) -> float | None:
