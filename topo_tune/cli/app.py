@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from typing import Annotated
 
 import typer
 
 from topo_tune import __version__
-from topo_tune.errors import EXIT_BUG, EXIT_INTERRUPTED, TopoTuneError
+from topo_tune.cli.console import print_lines, warn, write
+from topo_tune.errors import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED, TopoTuneError
 
 app = typer.Typer(
     name="topo-tune",
@@ -21,9 +23,12 @@ app = typer.Typer(
 )
 
 
+_NEEDED = {"torch": " (only nodes that run the nccl or gloo back end need it)"}
+
+
 def _print_versions(wanted: bool) -> None:
     if wanted:
-        print("\n".join(version_lines()))
+        print_lines(version_lines())
         raise typer.Exit
 
 
@@ -44,13 +49,11 @@ def version_lines() -> list[str]:
     from topo_tune.records.catalogue import catalogue_version
 
     lines = [f"topo-tune {__version__}", f"python {platform.python_version()}"]
-    for package in ("paramiko", "torch"):
+    for package in ("typer", "msgspec", "paramiko", "networkx", "scipy", "numpy", "torch"):
         try:
             lines.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            lines.append(
-                f"{package} not installed here (only nodes that run the nccl or gloo back end need it)"
-            )
+            lines.append(f"{package} not installed here{_NEEDED.get(package, '')}")
     lines.append(f"NCCL catalogue read at {catalogue_version()}")
     return lines
 
@@ -66,7 +69,13 @@ _register()
 
 def main() -> None:
     """Run the command line and exit with a documented code."""
-    sys.exit(run())
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Under `nohup` a hang-up stays ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    code = run()
+    write("", sys.stdout)
+    sys.exit(code)
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -74,18 +83,24 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         result = app(args=arguments, standalone_mode=False)
     except TopoTuneError as exc:
-        print(f"error: {exc}", file=sys.stderr)
+        warn(f"error: {exc}")
         return exc.exit_code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone; there is nobody left to tell.
-        sys.stderr.close()
-        return 0
-    except Exception as exc:
+        result = EXIT_INTERRUPTED
+    except SystemExit as exc:
+        # rich ends so when the reader of a help page has gone.
+        return exc.code if isinstance(exc.code, int) else EXIT_DONE
+    except Exception as exc:  # noqa: BLE001 - the one place where a bug is caught
         return _usage_error(exc) or _bug(exc)
-    return result if isinstance(result, int) else 0
+    if result == EXIT_INTERRUPTED:
+        # No command returns this by itself: the option parser has caught the interrupt.
+        warn("interrupted")
+    return result if isinstance(result, int) else EXIT_DONE
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """A lost terminal or a `kill` ends a command as Ctrl-C does: a wave at work is put back first."""
+    raise KeyboardInterrupt
 
 
 def _usage_error(exc: Exception) -> int | None:
@@ -105,11 +120,14 @@ def _bug(exc: Exception) -> int:
     import tempfile
     import traceback
 
-    with tempfile.NamedTemporaryFile("w", prefix="topo-tune-bug-", suffix=".txt", delete=False) as file:
-        file.write("\n".join(version_lines()) + "\n\n" + traceback.format_exc())
-    print(
-        f"error: this is a bug in topo-tune: {type(exc).__name__}: {exc}\n"
-        f"hint: the traceback is in {file.name}; please report it",
-        file=sys.stderr,
-    )
+    text = "".join(traceback.format_exception(exc))
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="topo-tune-bug-", suffix=".txt", delete=False
+        ) as file:
+            file.write(f"topo-tune {__version__}, python {sys.version}\n\n{text}")
+        hint = f"the traceback is in {file.name}; please report it"
+    except OSError:
+        hint = f"please report it with this traceback:\n{text}"
+    warn(f"error: this is a bug in topo-tune: {type(exc).__name__}: {exc}\nhint: {hint}")
     return EXIT_BUG

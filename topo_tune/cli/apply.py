@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,8 @@ from topo_tune.cli import options
 from topo_tune.errors import EXIT_ANSWER_IS_NO, EXIT_DONE, InputError, Refused
 
 if TYPE_CHECKING:
-    from topo_tune.records.rollout import JournalEntry, RolloutPlan
+    from topo_tune.records.inventory import BackendName
+    from topo_tune.records.rollout import JournalEntry, RolloutPlan, RolloutResult, RolloutState
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +58,7 @@ def apply(
     quiet: options.Quiet = False,
 ) -> int:
     """Plan, show, ask, and roll out; exit code 1 when the guard put a wave back."""
-    from topo_tune.cli.console import print_json, show
+    from topo_tune.cli.console import print_json, show, warn
     from topo_tune.cli.progress import Reporter
     from topo_tune.pipeline import rolling
     from topo_tune.pipeline.cluster import reach
@@ -70,8 +72,7 @@ def apply(
     try:
         recommendation = rolling.load_recommendation(folder)
     except rolling.NothingToApply as answer:
-        print(f"nothing to apply: the recommendation is to change nothing ({answer})", file=sys.stderr)
-        return EXIT_DONE
+        return _nothing_written(f"nothing to apply: the recommendation is to change nothing ({answer})", json)
     chosen = rolling.ApplyOptions(
         canary=canary,
         drained=drained,
@@ -82,14 +83,12 @@ def apply(
     )
     recorded = rolling.recorded_state(folder)
     if recorded is not None and not resume:
-        raise Refused(
-            f"{run_dir} holds a rollout already",
-            hint="`--resume` goes on with it, `topo-tune status` shows it, `topo-tune rollback` undoes it",
-        )
+        raise Refused(f"{run_dir} holds a rollout already", hint=_what_to_do_with(recorded, run_dir))
     if recorded is None and resume:
         raise InputError(f"{run_dir} holds no rollout to resume", hint="leave --resume away to begin one")
     inventory = load(folder.inventory, Inventory)
-    with Reporter(quiet=quiet) as reporter, reach(inventory, reporter) as cluster:
+    backend = inventory.backend
+    with Reporter(quiet=quiet, backend=backend) as reporter, reach(inventory, reporter) as cluster:
         plan = (
             recorded.plan
             if recorded is not None
@@ -103,11 +102,9 @@ def apply(
             reporter.say("dry run: nothing was changed")
             return EXIT_DONE
         if not plan.waves:
-            reporter.say("every node has the setting already; nothing to write")
-            return EXIT_DONE
+            return _nothing_written("every node has the setting already; nothing to write", json)
         if not yes and not _agreed(plan):
-            reporter.say("not agreed to; nothing was changed")
-            return EXIT_ANSWER_IS_NO
+            return _nothing_written("not agreed to; nothing was changed", json, plan, EXIT_ANSWER_IS_NO)
         reporter.resume()
         result = rolling.apply(
             folder,
@@ -115,22 +112,58 @@ def apply(
             plan,
             chosen,
             consent=lambda state: True,
-            on_entry=lambda entry: say_entry(entry, reporter.say),
+            on_entry=lambda entry: say_entry(entry, backend, reporter.say),
             watch=reporter,
         )
-    show(result_report(result), to_stderr=json)
+    show(result_report(result, backend, plan.missing), to_stderr=json)
     if json:
         print_json(result)
+    if not quiet:
+        warn(f"\n{next_step(result, run_dir)}")
     return result.exit_code
 
 
-def say_entry(entry: JournalEntry, say: Callable[[str], None]) -> None:
+def say_entry(entry: JournalEntry, backend: BackendName, say: Callable[[str], None]) -> None:
     """Tell somebody watching what a journal line means, where it means something to them."""
     from topo_tune.report.rollout import entry_line
 
-    line = entry_line(entry)
+    line = entry_line(entry, backend)
     if line is not None:
         say(line)
+
+
+def next_step(result: RolloutResult, run_dir: Path) -> str:
+    """What the reader may do now."""
+    if result.unsettled:
+        return f"next: `topo-tune rollback {run_dir}` once those nodes answer again"
+    if result.kept and not (result.rolled_back or result.untouched):
+        return f"`topo-tune rollback {run_dir}` puts the old bytes back, at any later time"
+    if result.kept:
+        return f"what was kept stays; `topo-tune rollback {run_dir}` puts its old bytes back, too"
+    if result.rolled_back:
+        return f"every node has its old bytes; the launches that decided are in {run_dir / '61-guard.jsonl'}"
+    return f"nothing was changed; `topo-tune apply {run_dir} --resume` tries again"
+
+
+def _what_to_do_with(recorded: RolloutState, run_dir: Path) -> str:
+    shows = f"`topo-tune status {run_dir}` shows it, `topo-tune rollback {run_dir}` undoes it"
+    if recorded.is_over:
+        return f"it has ended; {shows}; another rollout needs a run folder of its own"
+    return f"`--resume` goes on with it, {shows}"
+
+
+def _nothing_written(
+    reason: str, json: bool, plan: RolloutPlan | None = None, exit_code: int = EXIT_DONE
+) -> int:
+    """Tell why no node was touched; with --json as the record that a rollout would have given."""
+    from topo_tune.cli.console import print_json, warn
+    from topo_tune.records.rollout import RolloutResult
+
+    waves = tuple(wave.name for wave in plan.waves) if plan is not None else ()
+    warn(reason)
+    if json:
+        print_json(RolloutResult((), (), waves, (), reason, exit_code))
+    return exit_code
 
 
 def _show_plan(plan: RolloutPlan, *, to_stderr: bool) -> None:
@@ -144,6 +177,11 @@ def _show_plan(plan: RolloutPlan, *, to_stderr: bool) -> None:
 def _agreed(plan: RolloutPlan) -> bool:
     """Ask. Where nobody can be asked, nothing is changed."""
     if not sys.stdin.isatty():
-        raise InputError("there is no terminal to ask on", hint="give --yes to roll out without being asked")
-    print(f"\nwrite to {len(plan.nodes)} nodes, wave by wave? [y/N] ", end="", file=sys.stderr, flush=True)
+        raise InputError(
+            "there is no terminal to ask on; nothing was changed",
+            hint="give --yes to roll out without being asked",
+        )
+    count = sum(len(wave.nodes) for wave in plan.waves)
+    nodes = "1 node" if count == 1 else f"{count} nodes"
+    print(f"\nwrite to {nodes}, wave by wave? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -45,7 +45,7 @@ def bench(
     import msgspec
 
     from topo_tune.bench.plan import plan_bench
-    from topo_tune.cli.console import print_json, warn
+    from topo_tune.cli.console import print_json, print_lines
     from topo_tune.cli.progress import Reporter
     from topo_tune.inventory.read import read_inventory
     from topo_tune.pipeline import journey
@@ -59,13 +59,16 @@ def bench(
         inventory = msgspec.structs.replace(inventory, sizes_bytes=parse_sizes(sizes), weights=())
     settings = tuple(parse_assignments(tuple(words.split())) for words in setting or ())
     plan = plan_bench(inventory, repeats=repeats, deadline_seconds=deadline)
-    with Reporter(quiet=quiet) as reporter, reach(inventory, reporter) as cluster:
-        made, notes = journey.bench(cluster, settings, launches, plan, output, reporter)
+    with Reporter(quiet=quiet, backend=plan.backend) as reporter, reach(inventory, reporter) as cluster:
+        try:
+            made, notes = journey.bench(cluster, settings, launches, plan, output, reporter)
+        except KeyboardInterrupt:
+            reporter.pause()
+            if output is not None:
+                reporter.say("what was measured is kept: the same command goes on from there")
+            raise
     lines = [*launches_report(made, plan.collective, plan.dtype), "", *(f"# note: {note}" for note in notes)]
+    print_lines(lines, to_stderr=json)
     if json:
-        for line in lines:
-            warn(line)
         print_json(made)
-    else:
-        print("\n".join(lines))
     return EXIT_DONE if any(launch.is_usable for launch in made) else EXIT_ENVIRONMENT

@@ -27,7 +27,9 @@ def init(
     blocks: Annotated[
         int, typer.Option(min=3, help="Interleaved launches of each finalist and the default that decide.")
     ] = 6,
-    strategy: Annotated[str, typer.Option(help="How candidates are chosen: model, halving or random.")] = "model",
+    strategy: Annotated[
+        str, typer.Option(help="How candidates are chosen: model, halving or random.")
+    ] = "model",
     tolerance: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="How much slower a weighted size may look: 0.03 is 3 %.")
     ] = 0.03,
@@ -42,7 +44,7 @@ def init(
     quiet: options.Quiet = False,
 ) -> int:
     """Walk from a cluster file to a recommendation and write both into a run folder."""
-    from topo_tune.cli.console import print_json, show
+    from topo_tune.cli.console import print_json, show, warn
     from topo_tune.cli.progress import Reporter
     from topo_tune.inventory.read import read_inventory
     from topo_tune.pipeline.cluster import narrowed
@@ -61,7 +63,7 @@ def init(
         tolerance=tolerance,
         minimum_gain=minimum_gain,
     )
-    with Reporter(quiet=quiet) as reporter:
+    with Reporter(quiet=quiet, backend=inventory.backend) as reporter:
         reporter.say(
             f"{inventory.name}: {inventory.describe()}, back end {inventory.backend.value}, run folder {folder}"
         )
@@ -76,8 +78,8 @@ def init(
     show(recommendation_report(recommendation), to_stderr=json)
     if json:
         print_json(recommendation)
-    reporter.say("")
-    reporter.say(next_step(folder, bool(recommendation.env.settings)))
+    if not quiet:
+        warn(f"\n{next_step(folder, bool(recommendation.env.settings))}")
     return EXIT_DONE
 
 
@@ -89,5 +91,5 @@ def default_folder(name: str) -> Path:
 def next_step(folder: Path, is_change: bool) -> str:
     """What the reader may do now."""
     if is_change:
-        return f"next: topo-tune apply {folder} --dry-run   (shows the plan and the diff, changes nothing)"
+        return f"next: `topo-tune apply {folder} --dry-run` shows the plan and changes nothing"
     return f"the evidence is in {folder}; nothing was changed and there is nothing to apply"

@@ -29,20 +29,23 @@ def rollback(
     from topo_tune.cli.console import print_json, show
     from topo_tune.cli.progress import Reporter
     from topo_tune.pipeline import rolling
+    from topo_tune.records.envelope import load
+    from topo_tune.records.inventory import Inventory
     from topo_tune.records.run_folder import RunFolder
     from topo_tune.report.rollout import result_report
 
     folder = RunFolder.open(run_dir)
-    with Reporter(quiet=quiet) as reporter:
+    backend = load(folder.inventory, Inventory).backend
+    with Reporter(quiet=quiet, backend=backend) as reporter:
         result = rolling.rollback(
             folder,
             waves=wave or (),
             racks=rack or (),
             force=force,
-            on_entry=lambda entry: say_entry(entry, reporter.say),
+            on_entry=lambda entry: say_entry(entry, backend, reporter.say),
             watch=reporter,
         )
-    show(result_report(result), to_stderr=json)
+    show(result_report(result, backend), to_stderr=json)
     if json:
         print_json(result)
     return result.exit_code

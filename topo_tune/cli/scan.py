@@ -54,7 +54,10 @@ def scan(
     else:
         assert cluster_config is not None, "checked above"
         inventory = narrowed(read_inventory(cluster_config), limit, exclude)
-        with Reporter(quiet=quiet) as reporter, reach(inventory, reporter) as cluster:
+        with (
+            Reporter(quiet=quiet, backend=inventory.backend) as reporter,
+            reach(inventory, reporter) as cluster,
+        ):
             found, topology = journey.scan(cluster)
     if output is not None:
         save(output, found)

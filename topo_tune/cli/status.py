@@ -21,21 +21,22 @@ def status(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
-    """Exit code 1 when a node's files are not what the journal says, 3 when a node did not answer."""
-    from topo_tune.cli.console import print_json, show
+    """Exit code 1 when a wave is not settled or a node's files are not what the journal says; 3 without an answer."""
+    from topo_tune.cli.console import print_json, show, warn
     from topo_tune.cli.progress import Reporter
     from topo_tune.pipeline import rolling
     from topo_tune.pipeline.cluster import reach
     from topo_tune.records.envelope import load
     from topo_tune.records.inventory import Inventory, Missing
-    from topo_tune.records.rollout import NodeStatus
     from topo_tune.records.run_folder import RunFolder
-    from topo_tune.report.rollout import status_report
+    from topo_tune.report.rollout import as_journal_says, status_report
 
     folder = RunFolder.open(run_dir)
     state = rolling.recorded_state(folder)
     if state is None:
-        print(f"{run_dir} holds no rollout yet; `topo-tune apply {run_dir}` begins one")
+        warn(f"{run_dir} holds no rollout yet; `topo-tune apply {run_dir}` begins one")
+        if json:
+            print_json({"state": None, "files": {}, "missing": ()})
         return EXIT_DONE
     found: dict[str, str] = {}
     missing: tuple[Missing, ...] = ()
@@ -47,6 +48,5 @@ def status(
         print_json({"state": state, "files": found, "missing": missing})
     if missing:
         return EXIT_ENVIRONMENT
-    tuned = (NodeStatus.KEPT, NodeStatus.WRITTEN)
-    as_journal = all(said == ("new" if state.node(name) in tuned else "old") for name, said in found.items())
-    return EXIT_DONE if as_journal else EXIT_ANSWER_IS_NO
+    is_as_told = all(as_journal_says(state.node(name), said) for name, said in found.items())
+    return EXIT_DONE if is_as_told and not state.unsettled() else EXIT_ANSWER_IS_NO

@@ -16,7 +16,7 @@ from topo_tune.bench.backends.interface import Backend
 from topo_tune.bench.plan import plan_bench, weights_of
 from topo_tune.bench.record import RecordedLaunches
 from topo_tune.bench.surface import load_surface
-from topo_tune.errors import MissingCapability, Refused
+from topo_tune.errors import InputError, MissingCapability, Refused, did_you_mean
 from topo_tune.pipeline.cluster import SEED, Cluster, Watch, reach
 from topo_tune.recommend.choose import recommend as choose
 from topo_tune.recommend.conf import fragment, snippets
@@ -31,12 +31,12 @@ from topo_tune.records.run_folder import RunFolder
 from topo_tune.records.scan import Scan
 from topo_tune.records.search import SearchTrace
 from topo_tune.records.topology import Topology
+from topo_tune.records.units import format_bytes
 from topo_tune.scan.collect import scan_cluster
 from topo_tune.search.loop import SearchEvent, search
 from topo_tune.search.space import build_space
-from topo_tune.search.strategies import DEFAULT_STRATEGY
+from topo_tune.search.strategies import DEFAULT_STRATEGY, STRATEGIES
 from topo_tune.topology.classify import classify, replayed_topology
-
 
 FRAGMENT_PATH = "/etc/nccl/conf.d/50-topo-tune.conf"
 
@@ -78,23 +78,26 @@ def topology_of(found: Scan, inventory: Inventory) -> Topology:
 
 def init(inventory: Inventory, output: Path, options: SearchOptions, watch: Watch) -> Recommendation:
     """From the cluster file to the recommendation; goes on where an interrupted run of the same folder stopped."""
+    if options.strategy not in STRATEGIES:  # said before a node is asked for anything
+        raise InputError(
+            f"`{options.strategy}` is not a search strategy", hint=did_you_mean(options.strategy, STRATEGIES)
+        )
     folder = RunFolder.create(output, inventory)
     with reach(inventory, watch) as cluster:
         if folder.scan.exists():
-            found, topology = load(folder.scan, Scan), load(folder.topology, Topology)
+            found = load(folder.scan, Scan)
         else:
-            found, topology = scan(cluster)
+            found, _ = scan(cluster)
             save(folder.scan, found, made_from=(folder.inventory,))
-            save(folder.topology, topology, made_from=(folder.scan,))
+        # Always made from the file, so that a run which was interrupted between the two goes on as well.
+        topology = topology_of(found, inventory)
+        save(folder.topology, topology, made_from=(folder.scan,))
         wanted = inventory.bench_nodes or tuple(node.name for node in inventory.nodes())
         answering = tuple(n for n in inventory.nodes() if n.name in wanted and found.node(n.name) is not None)
         if not answering:
             raise MissingCapability(f"none of the nodes to measure on answered: {fold(wanted)}")
-        for missing in found.missing:
-            watch.say(f"going on without {missing.node}: {missing.reason}")
-        in_place = settings_in_place(found)
         with cluster.backend(options.seed) as backend:
-            _search(folder, inventory, topology, answering, in_place, backend, options, watch)
+            _search(folder, inventory, topology, found, answering, backend, options, watch)
     return recommend(folder, tolerance=options.tolerance, minimum_gain=options.minimum_gain)
 
 
@@ -102,14 +105,18 @@ def _search(
     folder: RunFolder,
     inventory: Inventory,
     topology: Topology,
+    found: Scan,
     nodes: tuple[Node, ...],
-    in_place: NcclEnv,
     backend: Backend,
     options: SearchOptions,
     watch: Watch,
 ) -> None:
     plan = plan_bench(inventory, deadline_seconds=options.deadline_seconds)
+    in_place = settings_in_place(found)
     notes = backend.notes()
+    notes += tuple(
+        f"without {m.node}, which did not answer the scan ({m.kind}): {m.reason}" for m in found.missing
+    )
     if inventory.bench_nodes:
         notes += (
             f"searched on {fold(node.name for node in nodes)} only; a rollout judges every other rack itself",
@@ -215,16 +222,18 @@ def bench(
 ) -> tuple[tuple[Launch, ...], tuple[str, ...]]:
     """Stage 4 alone: some settings, interleaved, each in as many launches, and the back end's notes on them.
 
-    NCCL's default is always among them.
+    NCCL's default is always among them. Raises Refused when `output` holds launches of another measurement.
     """
     made: list[Launch] = []
-    order = (DEFAULTS, *(env for env in settings if env != DEFAULTS))
+    order = tuple(dict.fromkeys((DEFAULTS, *settings)))
     nodes = cluster.inventory.nodes()
-    with cluster.backend() as backend:
+    with cluster.backend() as backend, tempfile.TemporaryDirectory(prefix="topo-tune-") as nowhere:
         record = RecordedLaunches(
-            output if output is not None else _nowhere(),
+            output if output is not None else Path(nowhere) / "30-bench.jsonl",
             lambda env, purpose, index: backend.measure(nodes, env, plan, index=index, purpose=purpose),
         )
+        if output is not None:
+            _check_same_measurement(record.launches, nodes, plan, output)
         for block in range(launches):
             # The order turns round from block to block, so that a steady drift favours no setting.
             for env in order if block % 2 == 0 else tuple(reversed(order)):
@@ -243,5 +252,16 @@ def _launch_text(launch: Launch) -> str:
     return f"{launch.env}"
 
 
-def _nowhere() -> Path:
-    return Path(tempfile.mkdtemp(prefix="topo-tune-")) / "30-bench.jsonl"
+def _check_same_measurement(
+    launches: tuple[Launch, ...], nodes: tuple[Node, ...], plan: BenchPlan, path: Path
+) -> None:
+    """Refuse to give recorded launches back as those of other nodes, sizes or another back end."""
+    wanted = (tuple(node.name for node in nodes), plan.backend, plan.sizes_bytes)
+    for launch in launches:
+        sizes = tuple(result.size_bytes for result in launch.results) or plan.sizes_bytes
+        if (launch.nodes, launch.backend, sizes) != wanted:
+            raise Refused(
+                f"{path} holds launches of another measurement: {launch.backend.value} on {fold(launch.nodes)}, "
+                f"{', '.join(map(format_bytes, sizes))}",
+                hint="choose another --output",
+            )

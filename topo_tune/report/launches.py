@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 
-from topo_tune.records.bench import Launch
+from topo_tune.records.bench import Launch, SizeResult
 from topo_tune.records.inventory import BackendName
 from topo_tune.records.nccl_env import NcclEnv
-from topo_tune.records.units import algbw_gb_per_s, busbw_factor, format_seconds
+from topo_tune.records.units import algbw_gb_per_s, busbw_factor
+from topo_tune.report.text import visible
 
-_HEADER = (
-    f"{'size(B)':>12} {'count':>11} {'type':>9} {'redop':>6}   {'time(us)':>9} {'algbw':>8} {'busbw':>8} "
-    f"{'#wrong':>7}   {'min(us)':>9} {'P99(us)':>9} {'launch cv':>9}  mode"
+# The first nine columns are those of NVIDIA/nccl-tests (src/common.cu), so that what reads its tables reads these.
+# It measures out of place and in place; here one of the two is measured, so its second half is left out.
+_TITLES = (
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong"
+    "      min      P99  launches      cv  mode"
+)
+_UNITS = (
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)       "
+    "     (us)     (us)               (%)"
 )
 _ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "int8": 1, "uint8": 1, "int32": 4, "float64": 8}
+_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
+"""nccl-tests' names of types where they differ from torch's"""
 
 
-def launches_report(launches: tuple[Launch, ...], collective: str, dtype: str) -> list[str]:
+def launches_report(launches: Sequence[Launch], collective: str, dtype: str) -> list[str]:
     """One table for each setting, in the order of first appearance; failed launches are told with their reason.
 
-    time is the median over launches of each launch's median; min and P99 are over all samples; `launch cv` is the
-    coefficient of variation of the launches' medians.
+    time is the median over launches of each launch's median; min and P99 are over all samples, where the samples
+    are the slowest rank's; cv is the coefficient of variation of the launches' medians. Plain text, no markup.
     """
     by_env: dict[NcclEnv, list[Launch]] = defaultdict(list)
     for launch in launches:
@@ -29,28 +39,42 @@ def launches_report(launches: tuple[Launch, ...], collective: str, dtype: str) -
     lines: list[str] = []
     for env, found in by_env.items():
         lines += ["", *_setting(env, found, collective, dtype)]
-    return lines[1:]
+    return [visible(line) for line in lines[1:]]
 
 
 def _setting(env: NcclEnv, launches: list[Launch], collective: str, dtype: str) -> list[str]:
     usable = [launch for launch in launches if launch.is_usable]
-    ranks = usable[0].ranks if usable else 0
-    backend = launches[0].backend
+    ranks = launches[0].ranks
     lines = [
-        f"# {collective}, {ranks} ranks, back end {_name(backend)}, {len(usable)} of {len(launches)} launches, {env}"
+        f"# {env}",
+        f"# {collective}, {ranks} ranks, back end {_source(launches[0].backend)}, "
+        f"{len(usable)} of {len(launches)} launches usable",
     ]
     if usable:
-        lines.append("# " + _HEADER[2:])
+        ranks = usable[0].ranks
+        lines += [_TITLES, _UNITS]
         for size in sorted({result.size_bytes for launch in usable for result in launch.results}):
             lines.append(_row(size, usable, ranks, collective, dtype))
-    lines += [
-        f"# launch {launch.index} failed: {launch.error}" for launch in launches if not launch.is_usable
+    return lines + _failures(launches)
+
+
+def _failures(launches: list[Launch]) -> list[str]:
+    failed: dict[str, list[str]] = defaultdict(list)
+    for launch in launches:
+        if not launch.is_usable:
+            failed[_why(launch)].append(str(launch.index))
+    return [
+        f"# launch{'' if len(numbers) == 1 else 'es'} {', '.join(numbers)} failed: {reason}"
+        for reason, numbers in failed.items()
     ]
-    return lines
 
 
-def _name(backend: BackendName) -> str:
+def _source(backend: BackendName) -> str:
     return f"{backend.value} (recorded times)" if backend is BackendName.REPLAY else backend.value
+
+
+def _why(launch: Launch) -> str:
+    return launch.error or ("wrong sums" if launch.results else "it measured nothing")
 
 
 def _row(size: int, launches: list[Launch], ranks: int, collective: str, dtype: str) -> str:
@@ -59,21 +83,25 @@ def _row(size: int, launches: list[Launch], ranks: int, collective: str, dtype: 
     samples = sorted(sample for result in results for sample in result.samples_seconds)
     middle = statistics.median(medians)
     algbw = algbw_gb_per_s(size, middle)
-    spread = (
-        f"{statistics.stdev(medians) / statistics.mean(medians):9.1%}" if len(medians) > 1 else f"{'-':>9}"
-    )
+    busbw = algbw * busbw_factor(collective, ranks)
+    spread = f"{statistics.stdev(medians) / statistics.mean(medians) * 100:.1f}" if len(medians) > 1 else "-"
     p99 = samples[min(len(samples) - 1, round(0.99 * (len(samples) - 1)))]
-    wrong = {True: "0", False: "WRONG", None: "N/A"}[results[0].is_correct]
+    count = size // _ITEM_BYTES.get(dtype, 1)
     return (
-        f"{size:12d} {size // _ITEM_BYTES.get(dtype, 1):11d} {dtype:>9} {'sum':>6}   {middle * 1e6:9.2f} "
-        f"{algbw:8.2f} {algbw * busbw_factor(collective, ranks):8.2f} {wrong:>7}   {samples[0] * 1e6:9.2f} "
-        f"{p99 * 1e6:9.2f} {spread}  {results[0].mode.value}"
+        f"{size:12d}  {count:12d}  {_NAMES.get(dtype, dtype):>8}  {'sum':>6}  {-1:6d}  {_us(middle):>7}"
+        f"  {algbw:6.2f}  {busbw:6.2f}  {_wrong(results):>5}  {_us(samples[0]):>7}  {_us(p99):>7}"
+        f"  {len(results):8d}  {spread:>6}  {results[0].mode.value}"
     )
 
 
-def launch_line(launch: Launch) -> str:
-    """One line about one launch, for progress on a plain terminal."""
-    if launch.error is not None:
-        return f"launch {launch.index} {launch.purpose} {launch.env}: {launch.error}"
-    times = ", ".join(format_seconds(seconds) for seconds in launch.median_seconds().values())
-    return f"launch {launch.index} {launch.purpose} {launch.env}: {times}"
+def _wrong(results: list[SizeResult]) -> str:
+    """As nccl-tests: 0 where every sum was checked and right, N/A where one was not checked."""
+    return "0" if all(result.is_correct is True for result in results) else "N/A"
+
+
+def _us(seconds: float) -> str:
+    """Microseconds in at most seven characters, as nccl-tests: `14196`, `180.6`, `35.20`."""
+    value = seconds * 1e6
+    if value >= 10_000:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 100 else f"{value:.2f}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
 
 from topo_tune.records.inventory import BackendName, Missing
 from topo_tune.records.nodeset import fold
@@ -17,47 +19,32 @@ from topo_tune.records.rollout import (
     WaveStatus,
 )
 from topo_tune.records.verdict import Outcome, Verdict
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-_COLOUR = {
-    Outcome.PASS: "green",
-    Outcome.IMPROVED: "green",
-    Outcome.REGRESSED: "red",
-    Outcome.INCONCLUSIVE: "yellow",
-    Outcome.NO_DATA: "yellow",
-}
+from topo_tune.report.text import listed, notes, replayed, table, told
 
 
-def plan_report(plan: RolloutPlan, diffs: tuple[tuple[str, str], ...]) -> list[RenderableType]:
-    """Waves, then the diff of each kind of node, then what one must know."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    replayed = " [yellow](replay)[/yellow]" if plan.backend is BackendName.REPLAY else ""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("wave", "nodes", "judged on"):
-        table.add_column(title)
+def plan_report(plan: RolloutPlan, diffs: Sequence[tuple[str, str]]) -> list[RenderableType]:
+    """Waves and who is left out, then the diff of each kind of node, then what one must know."""
+    waves = "1 wave" if len(plan.waves) == 1 else f"{len(plan.waves)} waves"
+    title = f"[bold]Rollout on {told(plan.cluster)}[/bold]{replayed(plan.backend)}: {waves}"
+    rule = f"A wave is kept only if its throughput stays above {_percent(plan.edge)}, else it is put back."
+    made = table("wave", "nodes", "judged on")
     for number, wave in enumerate(plan.waves, start=1):
-        table.add_row(f"{number}. {wave.name}", fold(wave.nodes), fold(wave.measured))
-    parts: list[RenderableType] = [
-        f"[bold]Rollout on {escape(plan.cluster)}[/bold]{replayed}: {len(plan.waves)} waves, "
-        f"each is kept only if throughput stays above {plan.edge:+.0%}",
-        table,
-    ]
+        made.add_row(f"{number}. {told(wave.name)}", told(fold(wave.nodes)), told(fold(wave.measured)))
+    for missing in plan.missing:
+        made.add_row("left out", told(missing.node), f"[red]{told(missing.kind)}[/red]")
+    parts: list[RenderableType] = [Group(title, rule), made]
     for nodes, text in diffs:
-        parts.append(f"[bold]{escape(nodes)}[/bold]\n" + _coloured(text or "nothing to write\n"))
-    parts += [f"not reached: {escape(m.node)}: {escape(m.reason)}" for m in plan.missing]
-    parts += [f"note: {escape(note)}" for note in plan.notes]
+        parts.append(f"[bold]{told(nodes)}[/bold]\n" + _coloured(text or "nothing to write"))
+    if plan.notes:
+        parts.append(notes(plan.notes))
     return parts
 
 
-def entry_line(entry: JournalEntry) -> str | None:
+def entry_line(entry: JournalEntry, backend: BackendName) -> str | None:
     """What a journal line means to somebody watching; None for lines that only matter after a crash."""
     wave, node = entry.wave, entry.node
     if entry.action is Action.JUDGED and entry.verdict is not None:
-        return f"{wave}: {verdict_line(entry.verdict)}"
+        return f"{wave}: {verdict_line(entry.verdict, backend)}"
     words = {
         Action.WAVE_STARTED: f"{wave}: begins; measuring as the nodes are",
         Action.WRITTEN: f"{wave}: {node} written",
@@ -68,31 +55,37 @@ def entry_line(entry: JournalEntry) -> str | None:
         Action.WAVE_KEPT: f"{wave}: kept",
         Action.RESTORED: f"{wave}: {node} has its old bytes again",
         Action.RESTORE_FAILED: f"{wave}: {node} was NOT restored: {entry.note}",
-        Action.WAVE_PUT_BACK: f"{wave}: put back ({entry.note})",
-        Action.WAVE_ROLLED_BACK: f"{wave}: rolled back ({entry.note})",
+        Action.WAVE_PUT_BACK: f"{wave}: put back ({_cause(entry.note)})",
+        Action.WAVE_ROLLED_BACK: f"{wave}: rolled back ({_cause(entry.note)})",
     }
     return words.get(entry.action)
 
 
-def verdict_line(verdict: Verdict) -> str:
-    """`regressed: -11.2 % (-13.0 % to -9.3 %, 95 %), 5 launches before and 5 after; edge -3 %`."""
+def verdict_line(verdict: Verdict, backend: BackendName) -> str:
+    """`regressed: throughput -11.2 % (-13.0 % to -9.3 %, 95 %), 5 launches before and 5 after; edge -3 %`.
+
+    Numbers of a replay say so.
+    """
     if verdict.change is None:
         return f"{verdict.outcome.value}: {verdict.reason}"
     interval = ""
     if verdict.low is not None and verdict.high is not None:
-        interval = f" ({_percent(verdict.low)} to {_percent(verdict.high)}, {verdict.confidence:.0%})"
+        confidence = f"{verdict.confidence * 100:.4g} %"
+        interval = f" ({_change(verdict.low)} to {_change(verdict.high)}, {confidence})"
+    source = ", replay" if backend is BackendName.REPLAY else ""
     return (
-        f"{verdict.outcome.value}: throughput {_percent(verdict.change)}{interval}, {verdict.launches_before} launches "
-        f"before and {verdict.launches_after} after; edge {_percent(verdict.edge)}"
+        f"{verdict.outcome.value}: throughput {_change(verdict.change)}{interval}, {verdict.launches_before} launches "
+        f"before and {verdict.launches_after} after{source}; edge {_percent(verdict.edge)}"
     )
 
 
-def result_report(result: RolloutResult) -> list[RenderableType]:
-    """How it ended: one line a wave, then anything that needs a hand."""
-    from rich.markup import escape
-
+def result_report(
+    result: RolloutResult, backend: BackendName, missing: Sequence[Missing] = ()
+) -> list[RenderableType]:
+    """How it ended: a row for each wave, each node left out and each that needs a hand; then why."""
     verdicts = dict(result.verdicts)
-    parts: list[RenderableType] = []
+    made = table("", "", "")
+    made.show_header = False
     for names, word, colour in (
         (result.kept, "kept", "green"),
         (result.rolled_back, "rolled back", "red"),
@@ -100,59 +93,110 @@ def result_report(result: RolloutResult) -> list[RenderableType]:
     ):
         for name in names:
             verdict = verdicts.get(name)
-            why = f": {verdict_line(verdict)}" if verdict is not None and word != "untouched" else ""
-            parts.append(f"[{colour}]{word:<11}[/] {escape(name)}{escape(why)}")
-    for missing in result.unsettled:
-        parts.append(
-            f"[bold red]needs a hand[/] {escape(missing.node)}: {missing.kind}; {escape(missing.reason)}"
+            # A wave that passed and was rolled back all the same was so for another reason: see the last line.
+            is_why = verdict is not None and (word == "kept") == verdict.lets_go_on
+            why = verdict_line(verdict, backend) if verdict is not None and is_why else ""
+            made.add_row(f"[{colour}]{word}[/]", told(name), told(why))
+    for entry in result.unsettled:
+        made.add_row(
+            "[bold red]needs a hand[/bold red]", told(entry.node), told(f"{entry.kind}; {entry.reason}")
         )
-    return ["\n".join(str(part) for part in parts), escape(result.reason)]
+    for entry in missing:
+        made.add_row("[red]left out[/red]", told(entry.node), told(f"{entry.kind}: {entry.reason}"))
+    reason = told(_without_verdicts(result))
+    return [made, reason] if made.row_count else [reason]
 
 
 def status_report(
-    state: RolloutState, found: Mapping[str, str], missing: tuple[Missing, ...], *, asked: bool
+    state: RolloutState, found: Mapping[str, str], missing: Sequence[Missing], *, asked: bool
 ) -> list[RenderableType]:
     """Where a rollout stands by its journal, beside what the nodes say themselves."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "rack", "journal", "files on the node"):
-        table.add_column(title)
-    reasons = {entry.node: f"{entry.kind}: {entry.reason}" for entry in missing}
-    for plan in state.plan.nodes:
-        status = state.node(plan.node)
-        said = found.get(plan.node) or reasons.get(plan.node) or "not asked"
-        table.add_row(plan.node, plan.rack, status.value, _standing(status, said))
-    waves = ", ".join(f"{name} {status.value}" for name, status in state.waves)
-    parts: list[RenderableType] = [f"[bold]{escape(state.plan.cluster)}[/bold]: {waves}", table]
-    if state.note:
-        parts.append(escape(state.note))
+    verdicts = dict(state.verdicts)
+    waves = table("wave", "stands", "judged")
+    for name, status in state.waves:
+        verdict = verdicts.get(name)
+        judged = told(verdict_line(verdict, state.plan.backend)) if verdict is not None else "not yet"
+        waves.add_row(told(name), status.value, judged)
+    title = f"[bold]Rollout on {told(state.plan.cluster)}[/bold]{replayed(state.plan.backend)}"
+    parts: list[RenderableType] = [
+        title,
+        listed("Setting:", [(f"{name}={value}",) for name, value in state.plan.env.settings]),
+        waves,
+        _nodes_table(state, found, missing),
+    ]
     if not asked:
-        parts.append("the nodes were not asked (--offline)")
-    if any(status in (WaveStatus.IN_PROGRESS, WaveStatus.ROLLING_BACK) for _, status in state.waves):
+        parts.append("The nodes were not asked (--offline).")
+    if state.unsettled() or any(status in _BROKEN_OFF for _, status in state.waves):
         parts.append(
-            "a wave was broken off: `topo-tune apply RUN_DIR --resume` or `topo-tune rollback RUN_DIR` settles it"
+            "A wave was broken off, or is at work now. If nothing is: `topo-tune apply RUN_DIR --resume` or "
+            "`topo-tune rollback RUN_DIR` settles it."
         )
     return parts
 
 
+_BROKEN_OFF = (WaveStatus.IN_PROGRESS, WaveStatus.ROLLING_BACK)
+_TUNED = (NodeStatus.WRITTEN, NodeStatus.KEPT)
+_UNCERTAIN = (NodeStatus.WRITING, NodeStatus.RESTORING)
+
+
+def as_journal_says(status: NodeStatus, found: str) -> bool:
+    """Whether files that were found `old`, `new` or `other` are what the journal expects of the node."""
+    if status in _UNCERTAIN:
+        return found in ("old", "new")
+    return found == ("new" if status in _TUNED else "old")
+
+
+def _nodes_table(state: RolloutState, found: Mapping[str, str], missing: Sequence[Missing]) -> RenderableType:
+    reasons = {entry.node: f"{entry.kind}: {entry.reason}" for entry in missing}
+    rows: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for plan in state.plan.nodes:
+        said = found.get(plan.node)
+        absent = told(reasons.get(plan.node, "not asked"))
+        status = state.node(plan.node)
+        standing = absent if said is None else _standing(status, said)
+        rows[told(plan.rack), status.value, standing].append(plan.node)
+    made = table("nodes", "rack", "by the journal", "files on the node")
+    for row, nodes in rows.items():
+        made.add_row(told(fold(nodes)), *row)
+    for entry in state.plan.missing:
+        made.add_row(told(entry.node), "", "left out", told(f"{entry.kind} when it was planned"))
+    return made
+
+
 def _standing(status: NodeStatus, said: str) -> str:
-    expected = "new" if status in (NodeStatus.WRITTEN, NodeStatus.KEPT) else "old"
     words = {"old": "as before the rollout", "new": "tuned", "other": "edited by somebody since"}
-    text = words.get(said, said)
-    return text if said in (expected, "not asked") else f"[red]{text}[/red]"
+    text = told(words.get(said, said))
+    return text if as_journal_says(status, said) else f"[red]{text}[/red]"
 
 
-def _percent(value: float) -> str:
+def _cause(note: str) -> str:
+    """Why, in short where a verdict stands in the line before with its numbers.
+
+    An inconclusive one has advice in its reason, which the numbers do not tell.
+    """
+    regressed = Outcome.REGRESSED.value
+    return regressed if note.startswith(f"{regressed}: ") else note
+
+
+def _without_verdicts(result: RolloutResult) -> str:
+    reason = result.reason
+    for _, verdict in result.verdicts:
+        if verdict.outcome is Outcome.REGRESSED:
+            reason = reason.replace(f": {verdict.outcome.value}: {verdict.reason}", "")
+    return reason
+
+
+def _change(value: float) -> str:
     return f"{value * 100:+.1f} %"
 
 
-def _coloured(diff: str) -> str:
-    from rich.markup import escape
+def _percent(value: float) -> str:
+    return f"{value * 100:.3g} %"
 
+
+def _coloured(diff: str) -> str:
     lines = []
     for line in diff.splitlines():
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-        lines.append(f"[{colour}]{escape(line)}[/]" if colour else escape(line))
+        lines.append(f"[{colour}]{told(line)}[/]" if colour else told(line))
     return "\n".join(lines)

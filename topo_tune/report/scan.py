@@ -2,81 +2,108 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from rich.console import RenderableType
 
 from topo_tune.records.nodeset import fold
-from topo_tune.records.scan import NodeScan, Scan
+from topo_tune.records.scan import Nic, NodeScan, Scan
 from topo_tune.records.topology import Topology
+from topo_tune.report.text import listed, table, told
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+Shared = TypeVar("Shared", str, tuple[str, ...])
+_UNKNOWN = "-"
 
 
 def scan_report(scan: Scan, topology: Topology | None) -> list[RenderableType]:
-    """Tables and lines, in reading order."""
-    parts: list[RenderableType] = [_nodes_table(scan)]
-    settings = _settings_lines(scan)
+    """Tables and lists, in reading order."""
+    parts = [_nodes_table(scan)]
+    if scan.missing:
+        reasons = _by_text((f"{missing.kind}: {missing.reason}", missing.node) for missing in scan.missing)
+        parts.append(listed("Missing:", _with_nodes(reasons)))
+    settings = _by_text(_settings(scan.nodes))
     if settings:
-        parts.append("\n".join(["NCCL settings found on the nodes:", *settings]))
+        parts.append(listed("NCCL settings found on the nodes:", _with_nodes(settings)))
     if topology is not None:
-        parts.append("\n".join(["What NCCL will see:", *(f"  {line}" for line in topology.reasons)]))
+        parts.append(listed("What NCCL will see:", [(line,) for line in topology.reasons]))
         if topology.disagreements:
-            parts.append("\n".join(["Nodes differ:", *(f"  {line}" for line in topology.disagreements)]))
-    absent = _absent_lines(scan)
+            parts.append(listed("Nodes differ:", [(line,) for line in topology.disagreements]))
+    absent = _by_text((f"{a.what}: {a.reason}", node.node) for node in scan.nodes for a in node.absent)
     if absent:
-        parts.append("\n".join(["Not seen:", *absent]))
+        parts.append(listed("Not seen:", _with_nodes(absent)))
     return parts
 
 
 def _nodes_table(scan: Scan) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("nodes", "GPUs", "driver", "NCCL", "NICs up", "CPU", "kernel"):
-        table.add_column(title, overflow="fold")
-    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for node in scan.nodes:
-        groups[_row(node)].append(node.node)
-    for row, names in groups.items():
-        table.add_row(fold(names), *row)
-    for missing in scan.missing:
-        table.add_row(missing.node, f"[red]{missing.kind}[/red]", "", "", "", missing.reason, "")
-    return table
+    made = table("nodes", "GPUs", "driver", "NCCL", "NICs up", "CPU", "kernel")
+    for row, nodes in _by_text((_row(node), node.node) for node in scan.nodes).items():
+        made.add_row(told(nodes), *(told(cell) for cell in row))
+    for kind, nodes in _by_text((missing.kind, missing.node) for missing in scan.missing).items():
+        made.add_row(told(nodes), f"[red]{told(kind)}[/red]")
+    return made
 
 
 def _row(node: NodeScan) -> tuple[str, ...]:
-    gpus: dict[str, int] = defaultdict(int)
-    for gpu in node.gpus:
-        gpus[gpu.name] += 1
-    up = [nic.name for nic in node.nics if nic.is_up and nic.kind != "loopback"]
     version = node.torch_nccl or next((lib.version for lib in node.nccl_libraries if lib.version), None)
+    processor = node.cpu.vendor or (None if node.cpu.architecture == "unknown" else node.cpu.architecture)
+    threads = f"{node.cpu.threads} threads" if node.cpu.threads else None
     return (
-        ", ".join(f"{count} x {name}" for name, count in gpus.items()) or "none",
-        node.driver or "-",
-        version or "-",
-        ", ".join(up) or "-",
-        f"{node.cpu.threads} threads {node.cpu.vendor or node.cpu.architecture}",
-        node.kernel,
+        _gpus(node),
+        node.driver or _UNKNOWN,
+        version or _UNKNOWN,
+        _nics(node),
+        " ".join(part for part in (threads, processor) if part) or _UNKNOWN,
+        _UNKNOWN if node.kernel == "unknown" else node.kernel,
     )
 
 
-def _settings_lines(scan: Scan) -> list[str]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for node in scan.nodes:
+def _gpus(node: NodeScan) -> str:
+    if node.gpus:
+        return ", ".join(f"{count} x {name}" for name, count in Counter(g.name for g in node.gpus).items())
+    if node.matrix is not None and node.matrix.gpus:
+        return f"{len(node.matrix.gpus)} (by the topology matrix)"
+    return "none"
+
+
+def _nics(node: NodeScan) -> str:
+    """A line for each kind and speed that is up; bridges and the like, and loopback, are not counted."""
+    groups: dict[tuple[str, float | None], list[Nic]] = defaultdict(list)
+    for nic in node.nics:
+        if nic.is_up and nic.kind not in ("loopback", "other"):
+            groups[nic.kind, nic.speed_gbit_per_s].append(nic)
+    lines = [_nic_line(kind, speed, found) for (kind, speed), found in groups.items()]
+    if not node.nics and node.matrix is not None and node.matrix.nics:
+        lines = [f"{len(node.matrix.nics)} (by the topology matrix)"]
+    return "\n".join(lines) or _UNKNOWN
+
+
+def _nic_line(kind: str, speed_gbit_per_s: float | None, nics: Sequence[Nic]) -> str:
+    speed = "" if speed_gbit_per_s is None else f" {speed_gbit_per_s:g} Gbit/s"
+    names = nics[0].name if len(nics) == 1 else f"{nics[0].name} ... {nics[-1].name}"
+    return f"{len(nics)} x {kind}{speed} ({names})"
+
+
+def _settings(nodes: Iterable[NodeScan]) -> Iterable[tuple[str, str]]:
+    """(what was found and where, node)"""
+    for node in nodes:
         for name, value in node.nccl_environment:
-            found[f"  {name}={value}  (environment)"].append(node.node)
+            yield f"{name}={value}  (environment)", node.node
         for file in node.nccl_files:
             for setting in file.settings:
-                found[f"  {setting.name}={setting.value}  ({file.path}:{setting.line})"].append(node.node)
+                yield f"{setting.name}={setting.value}  ({file.path}:{setting.line})", node.node
             for problem in file.problems:
-                found[f"  {file.path}: {problem}"].append(node.node)
-    return [f"{line}  on {fold(names)}" for line, names in found.items()]
+                yield f"{file.path}: {problem}", node.node
 
 
-def _absent_lines(scan: Scan) -> list[str]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for node in scan.nodes:
-        for absent in node.absent:
-            found[f"  {absent.what}: {absent.reason}"].append(node.node)
-    return [f"{line}  on {fold(names)}" for line, names in found.items()]
+def _by_text(pairs: Iterable[tuple[Shared, str]]) -> dict[Shared, str]:
+    """What nodes have in common to those nodes, folded; in the order of first appearance."""
+    found: dict[Shared, list[str]] = defaultdict(list)
+    for text, node in pairs:
+        found[text].append(node)
+    return {text: fold(nodes) for text, nodes in found.items()}
+
+
+def _with_nodes(found: dict[str, str]) -> list[tuple[str, ...]]:
+    return [(nodes, text) for text, nodes in found.items()]
