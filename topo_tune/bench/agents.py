@@ -17,6 +17,8 @@ START_DEADLINE_SECONDS = 120.0
 """importing torch from a cold network file system can take a minute"""
 
 _POLL_SECONDS = 0.5
+_WITHOUT_INPUT = "the program ended in the middle"
+"""what the loader of `connect/program.py` says when its input closes early"""
 _CLOSING_AT_ONCE = 32
 
 OpenChannel = Callable[[Node, Command], Channel]
@@ -29,6 +31,7 @@ class Agent:
         self.node = node
         self._channel = channel
         self._pending = b""
+        self._is_closed = False
         self.ready: dict[str, Any] = {}
 
     def send(self, request: dict[str, Any]) -> None:
@@ -59,6 +62,9 @@ class Agent:
                     self.node.name,
                     "the bench agent ended" + (f": {tail.splitlines()[-1]}" if tail else " without a word"),
                     stderr_tail=tail,
+                    hint=f"`{' '.join(self.node.python)}` does not pass its standard input on; `docker exec` needs `-i`"
+                    if _WITHOUT_INPUT in tail
+                    else None,
                 )
             self._pending += data or b""
 
@@ -79,7 +85,9 @@ class Agent:
 
     def close(self) -> None:
         """Close its input; the agent then kills its ranks and ends."""
-        self._channel.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self._channel.close()
 
 
 class AgentPool:

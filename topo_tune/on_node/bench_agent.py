@@ -386,6 +386,7 @@ class Trial:
 
     def read(self, readable: List[int]) -> None:
         """Take what the ranks wrote; a rank that ends without an answer, or with an error, fails the trial."""
+        ended = []
         for rank in self.ranks:
             if rank.log.is_open and rank.log.descriptor in readable:
                 rank.log.read()
@@ -397,15 +398,16 @@ class Trial:
                 continue
             os.close(rank.pipe)
             rank.is_open = False
+            ended.append(rank)
             try:
-                answer: Json = json.loads(rank.payload.decode())
+                rank.answer = json.loads(rank.payload.decode())
             except ValueError:
+                # The cause comes before what it did to the peers, whose errors may be here already.
                 self.fail(self._how_rank_ended(rank))
-                continue
-            rank.answer = answer
+        for rank in ended:
             # At once: the others may wait for this rank until the deadline.
-            if answer.get("error"):
-                self.fail(answer["error"])
+            if rank.answer is not None and rank.answer.get("error"):
+                self.fail(rank.answer["error"])
 
     def answer_if_over(self) -> Optional[Json]:
         """The answer when every rank has answered or the trial has failed; None while it runs."""

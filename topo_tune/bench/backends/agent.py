@@ -28,6 +28,9 @@ _PROBE_SIZES_BYTES = (8 << 10, 32 << 20)
 # nccl-facts: int_setting and string_setting of the log patterns. Integers end with a period, strings do not.
 _SET = re.compile(r"(NCCL_\w+) set by environment to (.+?)\.?$")
 
+# What a rank tells when its peer has gone, and an agent when another node has failed: never the cause.
+_CONSEQUENCE = re.compile(r"^aborted|connection (closed|reset) by peer|broken pipe", re.IGNORECASE)
+
 _PORT_TAKEN = re.compile("EADDRINUSE|address already in use", re.IGNORECASE)
 
 
@@ -299,8 +302,7 @@ def settings_in_log(rank: int, node: str, lines: list[str]) -> tuple[SettingInFo
 def _cause(replies: list[dict[str, Any]]) -> str | None:
     """Why a trial failed, or None: the error that came first, since the others most likely follow from it."""
     errors = [str(reply["error"]) for reply in replies if not reply["ok"]]
-    # An abort never is the cause, whenever it came.
-    return next(iter(sorted(errors, key=lambda text: text.startswith("aborted"))), None)
+    return next(iter(sorted(errors, key=lambda text: _CONSEQUENCE.search(text) is not None)), None)
 
 
 def _meeting_address(nodes: tuple[Node, ...]) -> str:

@@ -1,0 +1,485 @@
+"""The bench agent as a real process with real ranks; only torch is a double, so that it can go wrong on demand.
+
+The double is in `torch_double/`: the variable DOUBLE of a trial says what happens and on which rank.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topo_tune.bench.agents import Agent, AgentPool
+from topo_tune.bench.backends.agent import AgentBackend
+from topo_tune.connect.local import LocalConnection
+from topo_tune.connect.program import program_command
+from topo_tune.errors import ConnectionLost, MissingCapability, NodeProgramFailed
+from topo_tune.launch import LAUNCHERS
+from topo_tune.records.bench import BenchPlan
+from topo_tune.records.inventory import BackendName, ConnectionKind, Inventory, Node, Rack, SshOptions
+from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
+
+DOUBLE = Path(__file__).parent / "torch_double"
+SECONDS = 10.0
+PLAN = BenchPlan(BackendName.GLOO, "all_reduce", "float32", (1024,), repeats=1, deadline_seconds=20.0)
+
+
+class Running:
+    """An agent with the double, and a look at its processes from outside."""
+
+    def __init__(self, folder: Path, *before: str, **environment: str) -> None:
+        self.tag = f"TOPO_TUNE_TEST={uuid.uuid4()}"
+        self.folder = folder
+        added = {"PYTHONPATH": str(DOUBLE), "DOUBLE_FOLDER": str(folder), **environment}
+        python = ("env", self.tag, *(f"{n}={v}" for n, v in added.items()), *before, sys.executable)
+        self.node = Node("n1", "r1", "127.0.0.1", ConnectionKind.LOCAL, python=python)
+        self.connection = LocalConnection(self.node)
+        command = program_command(python, "bench_agent", deadline_seconds=60)
+        self.agent = Agent(self.node, self.connection.start(command))
+        self._trials = 0
+        self._port = 0
+
+    def start(self, backend: str = "gloo") -> dict[str, Any]:
+        return self.agent.ask({"op": "start", "backend": backend, "root": "/"}, SECONDS)
+
+    def begin(self, double: str = "", ranks: int = 2, **changes: Any) -> int:
+        """Ask for a trial; its number."""
+        self._trials += 1
+        self._port = self.agent.ask({"op": "port"}, SECONDS)["port"]
+        plan = {"sizes_bytes": [1024], "dtype": "float32", "repeats": 1, "deadline_seconds": 20}
+        request = {
+            "op": "trial",
+            "id": self._trials,
+            "node": "n1",
+            "env": {"DOUBLE": double},
+            "master": ["127.0.0.1", self._port],
+            "world_size": ranks,
+            "first_rank": 0,
+            "local_ranks": ranks,
+            "plan": {**plan, **changes},
+        }
+        self.agent.send(request)
+        return self._trials
+
+    def result(self) -> dict[str, Any]:
+        event = self.agent.next_event(SECONDS)
+        assert event is not None, "the agent did not answer"
+        return event
+
+    def trial(self, double: str = "", ranks: int = 2, **changes: Any) -> dict[str, Any]:
+        self.begin(double, ranks, **changes)
+        return self.result()
+
+    @property
+    def pid(self) -> int:
+        """The agent's process: the one of its tag whose parent is none of them."""
+        tagged = set(self.processes())
+        (agent,) = (pid for pid in tagged if parent_of(pid) not in tagged)
+        return agent
+
+    def processes(self) -> list[int]:
+        """Every living process that was started with this agent's tag, the agent included."""
+        return [pid for pid in all_pids() if self.tag.encode() in read(f"/proc/{pid}/environ")]
+
+    def ranks(self) -> list[int]:
+        """Every child of the agent, zombies included."""
+        agent = self.pid
+        return [pid for pid in all_pids() if parent_of(pid) == agent]
+
+    def await_hanging_ranks(self, count: int = 2) -> list[int]:
+        """The ranks, once all of them have made their first call."""
+        folder = self.folder / str(self._port)
+        wait_for(lambda: list(folder.glob("sum_1_[0-9]")), count)
+        return self.ranks()
+
+    def close(self) -> None:
+        self.agent.close()
+        self.connection.close()
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""  # it has ended, or is somebody else's
+
+
+def parent_of(pid: int) -> int | None:
+    stat = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(stat[1]) if stat else None
+
+
+def pipes_of(pid: int) -> set[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    return {target for entry in folder.iterdir() if (target := os.readlink(entry)).startswith("pipe:")}
+
+
+def wait_for(found: Callable[[], list[Any]], count: int) -> None:
+    until = time.monotonic() + SECONDS
+    while len(found()) != count:
+        assert time.monotonic() < until, f"{len(found())} found, expected {count}"
+        time.sleep(0.01)
+
+
+def errors_of(answer: dict[str, Any]) -> str:
+    return str(answer["error"])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One agent for all tests that leave it alive: trials after failures are a part of what is tested."""
+    running = Running(tmp_path_factory.mktemp("double"))
+    running.start()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[Running]:
+    """An agent of one's own."""
+    running = Running(tmp_path)
+    running.start()
+    yield running
+    running.close()
+
+
+# -- trials
+
+
+def test_a_trial_gives_every_rank_a_result_with_a_checked_sum(shared: Running) -> None:
+    answer = shared.trial(ranks=3)
+
+    assert answer["ok"], answer["error"]
+    assert [rank["rank"] for rank in answer["ranks"]] == [0, 1, 2]
+    assert [rank["results"][0]["is_correct"] for rank in answer["ranks"]] == [True, True, True]
+    assert {"context", "communicator", "first_call"} == set(answer["ranks"][0]["setup"])
+
+
+def test_two_trials_in_a_row_have_fresh_ranks(shared: Running) -> None:
+    first, second = shared.trial(), shared.trial()
+
+    assert (first["ok"], second["ok"]) == (True, True)
+    assert second["id"] == first["id"] + 1
+
+
+def test_a_wrong_sum_is_reported_on_the_rank_that_saw_it(shared: Running) -> None:
+    answer = shared.trial("wrong@1")
+
+    assert [rank["results"][0]["is_correct"] for rank in answer["ranks"]] == [True, False]
+
+
+def test_a_rank_that_crashes_fails_the_trial_with_its_signal(shared: Running) -> None:
+    answer = shared.trial("crash@1")
+
+    assert errors_of(answer).startswith("rank 1 was killed by signal 11 (SIGSEGV)")
+
+
+def test_after_a_crash_the_next_trial_is_clean(shared: Running) -> None:
+    shared.trial("crash@0")
+
+    assert shared.trial()["ok"]
+
+
+def test_a_rank_that_ends_without_an_answer_is_quoted(shared: Running) -> None:
+    assert errors_of(shared.trial("exit@0")) == "rank 0 ended with status 3: my last words"
+
+
+def test_a_rank_that_raises_fails_the_trial_at_once_though_its_peers_wait_for_it(shared: Running) -> None:
+    began = time.monotonic()
+
+    answer = shared.trial("raise@1")
+
+    assert errors_of(answer) == "rank 1: RuntimeError: no luck today | with details"
+    assert time.monotonic() - began < 5
+
+
+def test_a_rank_that_hangs_is_killed_at_the_deadline_and_the_agent_says_where_it_was(shared: Running) -> None:
+    answer = shared.trial("hang@1", deadline_seconds=1.5)
+
+    assert errors_of(answer) == (
+        "still running at its deadline of 1.5 s, killed; "
+        "rank 0: checking the sum of 1024 bytes, rank 1: checking the sum of 1024 bytes"
+    )
+    assert shared.ranks() == []
+
+
+def test_an_abort_ends_the_trial_at_once(shared: Running) -> None:
+    identity = shared.begin("hang@0")
+    shared.await_hanging_ranks()
+    began = time.monotonic()
+
+    shared.agent.send({"op": "abort", "id": identity, "reason": "another node failed"})
+    answer = shared.result()
+
+    assert errors_of(answer) == "aborted: another node failed"
+    assert time.monotonic() - began < 5
+    assert shared.ranks() == []
+
+
+def test_an_abort_of_an_older_trial_is_ignored(shared: Running) -> None:
+    shared.agent.send({"op": "abort", "id": 0})
+
+    assert shared.trial()["ok"]
+
+
+def test_a_second_trial_is_refused_while_one_runs(shared: Running) -> None:
+    running = shared.begin("hang@0")
+    shared.agent.send({"op": "trial", "id": -1, "plan": {"deadline_seconds": 1}})
+
+    refused = shared.result()
+
+    shared.agent.send({"op": "abort", "id": running})
+    assert (refused["id"], refused["error"]) == (-1, "another trial is running")
+    assert shared.result()["id"] == running
+
+
+def test_a_rank_that_writes_without_end_fills_no_disk_and_hides_no_mark(
+    shared: Running, tmp_path: Path
+) -> None:
+    answer = shared.trial("flood@0")
+
+    assert answer["ok"], answer["error"]
+    assert not any("deleted" in os.readlink(entry) for entry in Path(f"/proc/{shared.pid}/fd").iterdir())
+
+
+def test_trials_leave_neither_descriptors_nor_children_behind(shared: Running) -> None:
+    shared.trial()
+    before = len(os.listdir(f"/proc/{shared.pid}/fd"))
+
+    shared.trial("crash@1")
+    shared.trial()
+
+    assert len(os.listdir(f"/proc/{shared.pid}/fd")) == before
+    assert shared.ranks() == []
+
+
+def test_ranks_share_no_pipe_with_each_other(shared: Running) -> None:
+    identity = shared.begin("hang@0", ranks=3)
+    ranks = shared.await_hanging_ranks(3)
+
+    pipes = [pipes_of(pid) for pid in ranks]
+
+    shared.agent.send({"op": "abort", "id": identity})
+    shared.result()
+    assert [len(found) for found in pipes] == [2, 2, 2]
+    assert len(set.union(*pipes)) == 6
+
+
+def test_ranks_are_one_process_group_that_is_not_the_agents(shared: Running) -> None:
+    identity = shared.begin("hang@0", ranks=3)
+    ranks = shared.await_hanging_ranks(3)
+
+    groups = {os.getpgid(pid) for pid in ranks}
+
+    shared.agent.send({"op": "abort", "id": identity})
+    shared.result()
+    assert groups == {min(ranks)}
+
+
+def test_a_rank_makes_no_core_file(shared: Running) -> None:
+    identity = shared.begin("hang@0")
+    limits = [read(f"/proc/{pid}/limits").decode() for pid in shared.await_hanging_ranks()]
+
+    shared.agent.send({"op": "abort", "id": identity})
+    shared.result()
+    core = [line.split()[4] for text in limits for line in text.splitlines() if "core file" in line]
+    assert core == ["0", "0"]
+
+
+def test_an_unknown_operation_is_answered(shared: Running) -> None:
+    shared.agent.send({"op": "dance"})
+
+    assert shared.result() == {"event": "error", "error": "unknown operation: 'dance'"}
+
+
+# -- the end of an agent
+
+
+def test_closing_the_input_in_the_middle_of_a_trial_leaves_no_process(mortal: Running) -> None:
+    mortal.begin("hang@0")
+    mortal.await_hanging_ranks()
+    began = time.monotonic()
+
+    mortal.agent.close()
+
+    wait_for(mortal.processes, 0)
+    # sooner than `close` kills an agent that does not end by itself
+    assert time.monotonic() - began < 2
+
+
+def test_killing_the_agent_leaves_no_rank(mortal: Running) -> None:
+    mortal.begin("hang@0")
+    mortal.await_hanging_ranks()
+
+    os.kill(mortal.pid, signal.SIGKILL)
+
+    wait_for(mortal.processes, 0)
+
+
+def test_terminating_the_agent_leaves_no_rank(mortal: Running) -> None:
+    mortal.begin("hang@0")
+    mortal.await_hanging_ranks()
+
+    os.kill(mortal.pid, signal.SIGTERM)
+
+    wait_for(mortal.processes, 0)
+
+
+def test_a_hang_up_does_not_keep_the_agent_from_cleaning_up(mortal: Running) -> None:
+    mortal.begin("hang@0")
+    ranks = mortal.await_hanging_ranks()
+
+    os.kill(mortal.pid, signal.SIGHUP)
+    mortal.agent.send({"op": "port"})
+
+    assert mortal.result()["event"] == "port"
+    assert mortal.ranks() == ranks
+
+
+def test_a_dead_agent_is_told_with_the_node(mortal: Running) -> None:
+    os.kill(mortal.pid, signal.SIGKILL)
+
+    with pytest.raises(ConnectionLost, match="n1: the bench agent ended"):
+        mortal.agent.next_event(SECONDS)
+
+
+# -- how it is started
+
+
+def test_what_a_login_script_prints_is_told_apart(tmp_path: Path) -> None:
+    noise = 'echo Welcome; echo "@topo-tune@ not json"; exec "$@"'
+    running = Running(tmp_path, "sh", "-c", noise, "sh")
+
+    ready = running.start()
+
+    running.close()
+    assert (ready["event"], ready["torch"]) == ("ready", "0.0.double")
+
+
+def test_a_command_that_passes_no_input_on_is_told_with_the_usual_reason(tmp_path: Path) -> None:
+    running = Running(tmp_path, "sh", "-c", 'exec "$@" </dev/null', "sh")
+
+    with pytest.raises(ConnectionLost, match=r"ended in the middle[\s\S]*`docker exec` needs `-i`"):
+        running.agent.next_event(SECONDS)
+
+    running.close()
+
+
+def test_a_torch_without_gloo_is_told(tmp_path: Path) -> None:
+    running = Running(tmp_path, DOUBLE_HAS_GLOO="no")
+
+    with pytest.raises(NodeProgramFailed, match=r"torch 0\.0\.double has no gloo"):
+        running.start()
+
+    running.close()
+
+
+def test_a_python_without_torch_is_a_missing_capability_that_names_the_command(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so is not here')\n")
+    python = ("env", f"PYTHONPATH={tmp_path}", sys.executable)
+    node = Node("n1", "r1", "127.0.0.1", ConnectionKind.LOCAL, python=python)
+
+    with pytest.raises(
+        MissingCapability, match=r"n1: cannot import torch: .*libtorch[\s\S]*hint: `python:`.*env "
+    ):
+        pool_of(BackendName.GLOO, node).agents((node,))
+
+
+# -- the back end on top of it
+
+
+def pool_of(backend: BackendName, *nodes: Node) -> AgentPool:
+    connections = {node.name: LocalConnection(node) for node in nodes}
+    launcher = LAUNCHERS["local"]()
+    return AgentPool(
+        backend,
+        lambda node: launcher.commands((node,), "bench_agent")[node.name],
+        lambda node, command: connections[node.name].start(command),
+    )
+
+
+class Site:
+    """Two nodes of two ranks each on this machine, with a back end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tag = f"TOPO_TUNE_TEST={uuid.uuid4()}"
+        python = ("env", self.tag, f"PYTHONPATH={DOUBLE}", f"DOUBLE_FOLDER={folder}", sys.executable)
+        self.nodes = tuple(
+            Node(name, "r1", "127.0.0.1", ConnectionKind.LOCAL, python=python) for name in ("n1", "n2")
+        )
+        inventory = Inventory("double", (Rack("r1", self.nodes),), SshOptions(), BackendName.GLOO)
+        self.backend = AgentBackend(inventory, pool_of(BackendName.GLOO, *self.nodes))
+        self.launches = 0
+
+    def measure(self, double: str | None = None) -> Any:
+        self.launches += 1
+        env = DEFAULTS if double is None else NcclEnv((("DOUBLE", double),))
+        return self.backend.measure(self.nodes, env, PLAN, index=self.launches, purpose="test")
+
+    def processes(self) -> list[int]:
+        return [pid for pid in all_pids() if self.tag.encode() in read(f"/proc/{pid}/environ")]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("site"))
+    yield site
+    site.backend.close()
+
+
+def test_ranks_of_two_agents_meet_and_their_sums_are_checked(site: Site) -> None:
+    launch = site.measure()
+
+    assert (launch.error, launch.ranks, launch.is_usable) == (None, 4, True)
+    assert launch.results[0].is_correct is True
+
+
+def test_a_wrong_sum_on_any_rank_of_any_node_spoils_the_launch(site: Site) -> None:
+    launch = site.measure("wrong@3")
+
+    assert (launch.error, launch.is_usable) == ("wrong sum at 1024 bytes", False)
+
+
+def test_a_failure_on_one_node_ends_the_trial_on_the_other_and_is_told_as_the_cause(site: Site) -> None:
+    began = time.monotonic()
+
+    launch = site.measure("crash@2")
+
+    assert launch.error.startswith("rank 2 was killed by signal 11")
+    assert time.monotonic() - began < 8
+
+
+def test_a_port_that_was_taken_meanwhile_is_tried_again_once(site: Site) -> None:
+    launch = site.measure("port-taken")
+
+    assert launch.error is None
+
+
+def test_an_agent_that_died_between_two_launches_is_replaced(site: Site) -> None:
+    site.measure()
+    os.kill(site.processes()[0], signal.SIGKILL)
+
+    lost, again = site.measure(), site.measure()
+
+    assert "the bench agent ended" in lost.error or "takes no more input" in lost.error
+    assert again.error is None
+
+
+def test_closing_the_back_end_leaves_no_process(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.measure()
+
+    site.backend.close()
+
+    wait_for(site.processes, 0)
