@@ -101,7 +101,7 @@ def _wrong(results: list[SizeResult]) -> str:
 
 def _us(seconds: float) -> str:
     """Microseconds in at most seven characters, as nccl-tests: `14196`, `180.6`, `35.20`."""
-    value = seconds * 1e6
+    value = round(seconds * 1e6, 2)
     if value >= 10_000:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 100 else f"{value:.2f}"

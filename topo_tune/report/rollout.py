@@ -26,7 +26,9 @@ def plan_report(plan: RolloutPlan, diffs: Sequence[tuple[str, str]]) -> list[Ren
     """Waves and who is left out, then the diff of each kind of node, then what one must know."""
     waves = "1 wave" if len(plan.waves) == 1 else f"{len(plan.waves)} waves"
     title = f"[bold]Rollout on {told(plan.cluster)}[/bold]{replayed(plan.backend)}: {waves}"
-    rule = f"A wave is kept only if its throughput stays above {_percent(plan.edge)}, else it is put back."
+    rule = (
+        f"A wave is kept only if throughput falls by less than {_percent(-plan.edge)}, else it is put back."
+    )
     made = table("wave", "nodes", "judged on")
     for number, wave in enumerate(plan.waves, start=1):
         made.add_row(f"{number}. {told(wave.name)}", told(fold(wave.nodes)), told(fold(wave.measured)))

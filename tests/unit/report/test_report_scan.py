@@ -1,0 +1,105 @@
+"""What a scan looks like to people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from raw_answers import MATRIX, raw_answer
+from report_text import coloured, text_of
+
+from topo_tune.records.inventory import Missing
+from topo_tune.records.scan import NodeScan, Scan, TopologyMatrix
+from topo_tune.records.topology import Fabric, Topology
+from topo_tune.report.scan import scan_report
+from topo_tune.scan.answer import node_scan_from_raw
+from topo_tune.scan.facts import nvidia_topology
+
+GONE = Missing("gpu4", "unreachable", "no answer from 192.0.2.4:22 within 5 s")
+
+
+def node(name: str, **changes: Any) -> NodeScan:
+    return node_scan_from_raw(name, raw_answer(**changes))
+
+
+def bare_node(name: str, matrix: TopologyMatrix | None) -> NodeScan:
+    return msgspec.structs.replace(node(name), gpus=(), driver=None, nics=(), matrix=matrix, absent=())
+
+
+def topology(**changes: Any) -> Topology:
+    facts: dict[str, Any] = {
+        "node_count": 3,
+        "ranks_per_host": 2,
+        "intra_fabric": Fabric.NVLINK,
+        "inter_fabric": Fabric.INFINIBAND,
+        "nccl_version": "2.28.9",
+        "gpu_model": "NVIDIA H200",
+        "compute_capability": "9.0",
+        "driver": "580.159",
+        "cpu_vendor": "GenuineIntel",
+        "reasons": ("gpu4 did not answer and is not counted", "NCCL 2.28.9: torch brings it on every node"),
+    }
+    return Topology(**(facts | changes))
+
+
+def mixed_cluster() -> Scan:
+    other = msgspec.structs.replace(node("gpu3"), kernel="5.15.0", driver="570.86")
+    return Scan("mixed", (node("gpu1"), node("gpu2"), other), (GONE,))
+
+
+def test_two_kinds_of_nodes_and_a_missing_one_are_three_rows(golden: Callable[[str, str], None]) -> None:
+    parts = scan_report(
+        mixed_cluster(), topology(disagreements=("driver: 580.159 on gpu[1-2], 570.86 on gpu3",))
+    )
+
+    golden("reports/scan-mixed-80.txt", text_of(parts))
+
+
+def test_a_pipe_gets_whole_lines(golden: Callable[[str, str], None]) -> None:
+    golden("reports/scan-mixed-pipe.txt", text_of(scan_report(mixed_cluster(), topology()), width=4096))
+
+
+def test_a_node_known_by_its_matrix_alone_shows_as_many_gpus_as_that_has() -> None:
+    scan = Scan("saved", (bare_node("dgx", nvidia_topology.parse(MATRIX)),))
+
+    text = text_of(scan_report(scan, None), width=200)
+
+    assert "2 (by the topology matrix)" in text
+    assert "none" not in text
+
+
+def test_a_node_without_gpus_says_none() -> None:
+    text = text_of(scan_report(Scan("saved", (bare_node("login", None),)), None), width=200)
+
+    assert text.splitlines()[1].split()[:2] == ["login", "none"]
+
+
+def test_what_a_node_says_is_never_markup() -> None:
+    hostile = msgspec.structs.replace(node("n1"), driver="[bold red]580[/bold red]", kernel="[/]")
+    scan = Scan("[red]x", (hostile,), (Missing("n2", "failed", "[link=http://evil]here[/link] [/red]"),))
+    loud = topology(reasons=("[blink]a reason[/blink]",))
+
+    text = text_of(scan_report(scan, loud), width=400)
+
+    assert "[bold red]580[/bold red]" in text
+    assert "[link=http://evil]here[/link] [/red]" in text
+    assert "[blink]a reason[/blink]" in text
+
+
+def test_what_a_node_says_never_drives_the_terminal() -> None:
+    scan = Scan("c", (node("n1"),), (Missing("n2", "failed", "gone\x1b[2J\x1b]0;title\x07\rback"),))
+
+    text = coloured(scan_report(scan, None))
+
+    assert "\x1b[2J" not in text
+    assert "\x1b]0" not in text
+    assert "\r" not in text
+
+
+def test_settings_that_nodes_share_are_one_line() -> None:
+    scan = Scan("c", (node("n1"), node("n2")))
+
+    text = text_of(scan_report(scan, None), width=200)
+
+    assert "n[1-2]  NCCL_DEBUG=WARN  (environment)" in text
