@@ -367,13 +367,12 @@ def test_what_a_login_script_prints_is_told_apart(tmp_path: Path) -> None:
     assert (ready["event"], ready["torch"]) == ("ready", "0.0.double")
 
 
-def test_a_command_that_passes_no_input_on_is_told_with_the_usual_reason(tmp_path: Path) -> None:
-    running = Running(tmp_path, "sh", "-c", 'exec "$@" </dev/null', "sh")
+def test_a_command_that_passes_no_input_on_is_told_with_the_usual_reason() -> None:
+    python = ("sh", "-c", 'exec "$@" </dev/null', "sh", sys.executable)
+    node = Node("n1", "r1", "127.0.0.1", ConnectionKind.LOCAL, python=python)
 
-    with pytest.raises(ConnectionLost, match=r"ended in the middle[\s\S]*`docker exec` needs `-i`"):
-        running.agent.next_event(SECONDS)
-
-    running.close()
+    with pytest.raises(ConnectionLost, match=r"n1: [\s\S]*hint: .*`docker exec` needs `-i`"):
+        pool_of(BackendName.REPLAY, node).agents((node,))
 
 
 def test_a_torch_without_gloo_is_told(tmp_path: Path) -> None:

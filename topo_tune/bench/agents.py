@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,8 +18,6 @@ START_DEADLINE_SECONDS = 120.0
 """importing torch from a cold network file system can take a minute"""
 
 _POLL_SECONDS = 0.5
-_WITHOUT_INPUT = "the program ended in the middle"
-"""what the loader of `connect/program.py` says when its input closes early"""
 _CLOSING_AT_ONCE = 32
 
 OpenChannel = Callable[[Node, Command], Channel]
@@ -62,9 +61,6 @@ class Agent:
                     self.node.name,
                     "the bench agent ended" + (f": {tail.splitlines()[-1]}" if tail else " without a word"),
                     stderr_tail=tail,
-                    hint=f"`{' '.join(self.node.python)}` does not pass its standard input on; `docker exec` needs `-i`"
-                    if _WITHOUT_INPUT in tail
-                    else None,
                 )
             self._pending += data or b""
 
@@ -131,17 +127,20 @@ class AgentPool:
                 list(threads.map(Agent.close, agents))
 
     def _start(self, node: Node) -> None:
-        agent = Agent(node, self._open_channel(node, self._commands(node)))
+        with _before_ready(node):
+            agent = Agent(node, self._open_channel(node, self._commands(node)))
         self._agents[node.name] = agent
         try:
-            agent.send({"op": "start", "backend": self._backend.value, "root": node.root})
+            with _before_ready(node):
+                agent.send({"op": "start", "backend": self._backend.value, "root": node.root})
         except HostError:
             self.drop(node)
             raise
 
     def _await_ready(self, agent: Agent) -> None:
         try:
-            event = agent.next_event(START_DEADLINE_SECONDS)
+            with _before_ready(agent.node):
+                event = agent.next_event(START_DEADLINE_SECONDS)
         except HostError:
             self.drop(agent.node)
             raise
@@ -158,3 +157,20 @@ class AgentPool:
                 f"or choose another `bench.backend`",
             )
         agent.ready = event
+
+
+@contextlib.contextmanager
+def _before_ready(node: Node) -> Iterator[None]:
+    """Says, of an agent that is gone before it ever spoke, what its command must be able to do."""
+    try:
+        yield
+    except ConnectionLost as exc:
+        raise ConnectionLost(
+            node.name,
+            exc.reason,
+            command=exc.command,
+            stderr_tail=exc.stderr_tail,
+            hint=exc.hint
+            or f"`python:` of the cluster file is `{' '.join(node.python)}`; it must start Python 3.8 or newer there "
+            f"and pass its standard input on (`docker exec` needs `-i`)",
+        ) from exc
