@@ -17,8 +17,12 @@ app = typer.Typer(
     name="topo-tune",
     help="Tune NCCL on a GPU cluster: measure, prove, roll out rack by rack, and put the old bytes back when it is "
     "not better.",
+    epilog="Exit codes: 0 done; 1 it worked and the answer is no; 2 usage or input; 3 a host, a GPU or a tool; "
+    "4 not enough evidence; 70 a bug; 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Plain help takes half the time of rich's, and leaves more of 80 columns to the words.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from topo_tune.records.inventory import BackendName
     from topo_tune.records.rollout import JournalEntry, RolloutPlan, RolloutResult, RolloutState
 
+_HELP = "Roll it out: plan, diff, consent, waves, guard, rollback."
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("apply", help="Roll a recommendation out: plan, diff, consent, waves, guard, rollback.")(
-        apply
-    )
+    app.command("apply", help=_HELP, short_help=_HELP)(apply)
 
 
 def apply(
@@ -39,13 +39,23 @@ def apply(
     confined: Annotated[
         bool, typer.Option("--confined", help="No job spans racks; each rack changes as a whole.")
     ] = False,
-    canary: Annotated[int, typer.Option(min=0, help="Nodes of the first rack that change first.")] = 2,
+    canary: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Nodes of the first rack that change first.")
+    ] = 2,
     edge: Annotated[
-        float, typer.Option(max=0.0, min=-1.0, help="Lowest change of throughput that passes: -0.03 is -3 %.")
+        float,
+        typer.Option(
+            metavar="CHANGE",
+            min=-1.0,
+            max=0.0,
+            help="Lowest change of throughput that passes: -0.03 is -3 %.",
+        ),
     ] = -0.03,
-    launches: Annotated[int, typer.Option(min=3, help="Launches before and after each wave's write.")] = 5,
+    launches: Annotated[
+        int, typer.Option(metavar="N", min=3, help="Launches before and after each wave's write.")
+    ] = 5,
     most_launches: Annotated[
-        int, typer.Option(min=3, help="Launches after the write at which doubt ends it.")
+        int, typer.Option(metavar="N", min=3, help="Launches after the write at which doubt ends it.")
     ] = 20,
     accept_unproved: Annotated[
         bool,
@@ -69,10 +79,7 @@ def apply(
     from topo_tune.rollout.execute import Policy
 
     folder = RunFolder.open(run_dir)
-    try:
-        recommendation = rolling.load_recommendation(folder)
-    except rolling.NothingToApply as answer:
-        return _nothing_written(f"nothing to apply: the recommendation is to change nothing ({answer})", json)
+    recorded = _recorded_plan(rolling.recorded_state(folder), run_dir, resume)
     chosen = rolling.ApplyOptions(
         canary=canary,
         drained=drained,
@@ -81,19 +88,16 @@ def apply(
         policy=Policy(launches=launches, most=most_launches, accept_unproved=accept_unproved),
         ignore_fingerprint=ignore_fingerprint,
     )
-    recorded = rolling.recorded_state(folder)
-    if recorded is not None and not resume:
-        raise Refused(f"{run_dir} holds a rollout already", hint=_what_to_do_with(recorded, run_dir))
-    if recorded is None and resume:
-        raise InputError(f"{run_dir} holds no rollout to resume", hint="leave --resume away to begin one")
     inventory = load(folder.inventory, Inventory)
     backend = inventory.backend
     with Reporter(quiet=quiet, backend=backend) as reporter, reach(inventory, reporter) as cluster:
-        plan = (
-            recorded.plan
-            if recorded is not None
-            else rolling.plan_apply(folder, cluster, recommendation, chosen)
-        )
+        try:
+            # A rollout that was begun is settled by its own plan, whatever is recommended by now.
+            plan = recorded or rolling.plan_apply(
+                folder, cluster, rolling.load_recommendation(folder), chosen
+            )
+        except rolling.NothingToApply as answer:
+            return _nothing_written(f"the recommendation is to change nothing: {answer}", json)
         reporter.pause()
         _show_plan(plan, to_stderr=json)
         if dry_run:
@@ -106,15 +110,22 @@ def apply(
         if not yes and not _agreed(plan):
             return _nothing_written("not agreed to; nothing was changed", json, plan, EXIT_ANSWER_IS_NO)
         reporter.resume()
-        result = rolling.apply(
-            folder,
-            cluster,
-            plan,
-            chosen,
-            consent=lambda state: True,
-            on_entry=lambda entry: say_entry(entry, backend, reporter.say),
-            watch=reporter,
-        )
+        try:
+            result = rolling.apply(
+                folder,
+                cluster,
+                plan,
+                chosen,
+                consent=lambda state: True,
+                on_entry=lambda entry: say_entry(entry, backend, reporter.say),
+                watch=reporter,
+            )
+        except KeyboardInterrupt:
+            reporter.pause()
+            warn(
+                f"broken off: `topo-tune status {run_dir}` shows where it stands, `--resume` goes on with it"
+            )
+            raise
     show(result_report(result, backend, plan.missing), to_stderr=json)
     if json:
         print_json(result)
@@ -145,11 +156,19 @@ def next_step(result: RolloutResult, run_dir: Path) -> str:
     return f"nothing was changed; `topo-tune apply {run_dir} --resume` tries again"
 
 
-def _what_to_do_with(recorded: RolloutState, run_dir: Path) -> str:
-    shows = f"`topo-tune status {run_dir}` shows it, `topo-tune rollback {run_dir}` undoes it"
-    if recorded.is_over:
-        return f"it has ended; {shows}; another rollout needs a run folder of its own"
-    return f"`--resume` goes on with it, {shows}"
+def _recorded_plan(recorded: RolloutState | None, run_dir: Path, resume: bool) -> RolloutPlan | None:
+    """The plan to go on with; None to begin a rollout. Refused where the folder says otherwise than the option."""
+    if recorded is None:
+        if resume:
+            raise InputError(f"{run_dir} holds no rollout to resume", hint="leave --resume away to begin one")
+        return None
+    if not resume:
+        shows = f"`topo-tune status {run_dir}` shows it, `topo-tune rollback {run_dir}` undoes it"
+        other = (
+            "another one needs a run folder of its own" if recorded.is_over else "`--resume` goes on with it"
+        )
+        raise Refused(f"{run_dir} holds a rollout already", hint=f"{shows}; {other}")
+    return recorded.plan
 
 
 def _nothing_written(

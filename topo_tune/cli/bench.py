@@ -10,10 +10,12 @@ import typer
 from topo_tune.cli import options
 from topo_tune.errors import EXIT_DONE, EXIT_ENVIRONMENT
 
+_HELP = "Measure all-reduce; a table with the columns of nccl-tests."
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("bench", help="Measure all-reduce on the nodes; the columns are those of nccl-tests.")(bench)
+    app.command("bench", help=_HELP, short_help=_HELP)(bench)
 
 
 def bench(
@@ -26,9 +28,14 @@ def bench(
             help="One more setting, interleaved with the default; may be repeated.",
         ),
     ] = None,
-    launches: Annotated[int, typer.Option("--launches", "-n", min=1, help="Launches of each setting.")] = 3,
-    sizes: Annotated[str | None, typer.Option(help="As `8K,128K` or `8K..32M` or `8K..32M x4`.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Samples of each size in a launch.")] = 5,
+    launches: Annotated[
+        int, typer.Option("--launches", "-n", metavar="N", min=1, help="Launches of each setting.")
+    ] = 3,
+    sizes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help="As `8K,128K`, `8K..32M` (doubling) or `8K..32M x4`."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Samples of each size in a launch.")] = 5,
     output: Annotated[
         Path | None,
         typer.Option(

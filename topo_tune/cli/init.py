@@ -11,10 +11,12 @@ import typer
 from topo_tune.cli import options
 from topo_tune.errors import EXIT_DONE
 
+_HELP = "Cluster file to recommendation: scan, measure, search, confirm."
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("init", help="From a cluster file to a recommendation: scan, measure, search, confirm.")(init)
+    app.command("init", help=_HELP, short_help=_HELP)(init)
 
 
 def init(
@@ -23,20 +25,21 @@ def init(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Run folder; an interrupted run in it goes on."),
     ] = None,
-    candidates: Annotated[int, typer.Option(min=1, help="Settings in the first round of the search.")] = 48,
+    candidates: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Settings in the first round of the search.")
+    ] = 48,
     blocks: Annotated[
-        int, typer.Option(min=3, help="Interleaved launches of each finalist and the default that decide.")
+        int,
+        typer.Option(metavar="N", min=3, help="Launches of each finalist and of the default that decide."),
     ] = 6,
     strategy: Annotated[
-        str, typer.Option(help="How candidates are chosen: model, halving or random.")
+        str, typer.Option(metavar="NAME", help="How candidates are chosen: model, halving or random.")
     ] = "model",
-    tolerance: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="How much slower a weighted size may look: 0.03 is 3 %.")
-    ] = 0.03,
-    minimum_gain: Annotated[
-        float, typer.Option(min=0.0, help="Smallest mean gain worth a change: 0.03 is 3 %.")
-    ] = 0.03,
-    seed: Annotated[int, typer.Option(help="Of the choice of candidates; the same seed asks the same.")] = 1,
+    tolerance: options.Tolerance = 0.03,
+    minimum_gain: options.MinimumGain = 0.03,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Of the choice of candidates; the same seed asks the same.")
+    ] = 1,
     deadline: options.Deadline = 60.0,
     limit: options.Limit = None,
     exclude: options.Exclude = None,

@@ -20,8 +20,17 @@ RunDirectory = Annotated[
     Path, typer.Argument(metavar="RUN_DIR", help="Run folder that `topo-tune init` made.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="The record as JSON on standard output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE", min=0.0, max=1.0, help="How much slower a weighted size may look: 0.03 is 3 %."
+    ),
+]
+MinimumGain = Annotated[
+    float, typer.Option(metavar="SHARE", min=0.0, help="Smallest mean gain worth a change: 0.03 is 3 %.")
+]
 Deadline = Annotated[
     float,
     typer.Option("--deadline", metavar="SECONDS", min=1.0, help="A launch still running then is killed."),

@@ -9,22 +9,18 @@ import typer
 from topo_tune.cli import options
 from topo_tune.errors import EXIT_DONE
 
+_HELP = "The answer of a run folder, from its files alone: no node."
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("recommend", help="The answer of a run folder, from its files alone: no node, no GPU.")(
-        recommend
-    )
+    app.command("recommend", help=_HELP, short_help=_HELP)(recommend)
 
 
 def recommend(
     run_dir: options.RunDirectory,
-    tolerance: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="How much slower a weighted size may look: 0.03 is 3 %.")
-    ] = 0.03,
-    minimum_gain: Annotated[
-        float, typer.Option(min=0.0, help="Smallest mean gain worth a change: 0.03 is 3 %.")
-    ] = 0.03,
+    tolerance: options.Tolerance = 0.03,
+    minimum_gain: options.MinimumGain = 0.03,
     fragment: Annotated[
         bool, typer.Option("--fragment", help="Only the configuration fragment on standard output.")
     ] = False,

@@ -8,16 +8,22 @@ import typer
 
 from topo_tune.cli import options
 
+_HELP = "Put the old bytes back: of everything, of a rack, or of a wave."
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("rollback", help="Put the old bytes back: of everything, of a rack, or of a wave.")(rollback)
+    app.command("rollback", help=_HELP, short_help=_HELP)(rollback)
 
 
 def rollback(
     run_dir: options.RunDirectory,
-    wave: Annotated[list[str] | None, typer.Option(help="Only this wave; may be repeated.")] = None,
-    rack: Annotated[list[str] | None, typer.Option(help="Only this rack; may be repeated.")] = None,
+    wave: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this wave; may be repeated.")
+    ] = None,
+    rack: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this rack; may be repeated.")
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite files that somebody edited since the rollout.")
     ] = False,

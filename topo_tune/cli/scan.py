@@ -10,10 +10,12 @@ import typer
 from topo_tune.cli import options
 from topo_tune.errors import EXIT_DONE, EXIT_ENVIRONMENT, InputError
 
+_HELP = "What is on the nodes: GPUs, links, NICs, NCCL and its settings."
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("scan", help="What is on the nodes: GPUs, links, NICs, NCCL and its settings.")(scan)
+    app.command("scan", help=_HELP, short_help=_HELP)(scan)
 
 
 def scan(

@@ -9,10 +9,12 @@ import typer
 from topo_tune.cli import options
 from topo_tune.errors import EXIT_ANSWER_IS_NO, EXIT_DONE, EXIT_ENVIRONMENT
 
+_HELP = "Where a rollout stands: the journal beside what the nodes say."
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("status", help="Where a rollout stands: the journal beside what the nodes say.")(status)
+    app.command("status", help=_HELP, short_help=_HELP)(status)
 
 
 def status(

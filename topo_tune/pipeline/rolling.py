@@ -64,7 +64,7 @@ class ApplyOptions(msgspec.Struct, frozen=True):
     ignore_fingerprint: bool = False
 
 
-class NothingToApply(Exception):  # noqa: N818 - an answer, not an error
+class NothingToApply(Exception):
     """The recommendation is to change nothing."""
 
 

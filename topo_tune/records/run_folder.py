@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from topo_tune.errors import BrokenRecord, Refused
+from topo_tune.errors import BrokenRecord, InputError, Refused
 from topo_tune.records.envelope import load, save
 from topo_tune.records.inventory import Inventory
 
@@ -51,10 +51,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """An existing run folder. Raises BrokenRecord when there is none at that path."""
+        """An existing run folder. Raises InputError when there is none at that path."""
         folder = cls(path)
         if not folder.inventory.exists():
-            raise BrokenRecord(
+            raise InputError(
                 f"{path} is not a run folder: it has no {_HEAD_FILE}",
                 hint="`topo-tune init --cluster-config FILE --output DIR` makes one",
             )
