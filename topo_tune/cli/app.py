@@ -85,7 +85,7 @@ def main() -> None:
 def run(arguments: list[str] | None = None) -> int:
     """Run one command; the exit code. Every deliberate error becomes its message and its code."""
     try:
-        result = app(args=arguments, standalone_mode=False)
+        result = app(args=arguments, prog_name="topo-tune", standalone_mode=False)
     except TopoTuneError as exc:
         warn(f"error: {exc}")
         return exc.exit_code

@@ -99,13 +99,16 @@ class Reporter:
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
+        from rich.table import Column
 
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.fields[text]}", markup=False),
+            # It alone gives way on a narrow terminal.
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+            expand=True,
         )
         console = Console(stderr=True, highlight=False)
         self._live = Live(self._renderable(), console=console, refresh_per_second=8, transient=False)
