@@ -13,8 +13,7 @@ from topo_tune.cli.app import app
 
 REPOSITORY = Path(__file__).parents[3]
 PAGES = sorted(
-    path.relative_to(REPOSITORY)
-    for path in (*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"))
+    path.relative_to(REPOSITORY) for path in (*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"))
 )
 DECISIONS = [page for page in PAGES if page.parent.name == "decisions"]
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -98,7 +97,11 @@ def test_the_command_line_page_names_every_command_and_option() -> None:
 def test_the_errors_page_names_every_exit_code_and_error() -> None:
     page = text_of(Path("docs/reference/errors.md"))
     codes = [value for name, value in vars(errors).items() if name.startswith("EXIT_")]
-    kinds = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
+    kinds = [
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+    ]
 
     assert [code for code in codes if f"| {code} |" not in page] == []
     assert [kind for kind in kinds if f"`{kind}`" not in page] == []
