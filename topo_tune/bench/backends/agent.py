@@ -25,8 +25,8 @@ _FAIR_SHARE = 8
 _SHORTEST_DEADLINE_SECONDS = 15.0
 _PROBE_SIZES_BYTES = (8 << 10, 32 << 20)
 
-# nccl-facts: int_setting and string_setting of the log patterns. Integers end with a period, strings do not.
-_SET = re.compile(r"(NCCL_\w+) set by environment to (.+?)\.?$")
+# NCCL ends the line of an integer with a period and that of a string without one (src/misc/param.cc, src/debug.cc).
+_SET = re.compile(r"(NCCL_\w+) set by environment to (?:(-?\d+)\.|(.+))$")
 
 # What a rank tells when its peer has gone, and an agent when another node has failed: never the cause.
 _CONSEQUENCE = re.compile(r"^aborted|connection (closed|reset) by peer|broken pipe", re.IGNORECASE)
@@ -214,15 +214,18 @@ class AgentBackend:
 
         def run_on(position: int) -> None:
             agent = agents[position]
+            reply: dict[str, Any] = {"ok": False, "error": "interrupted"}
             try:
                 agent.send({**request, "node": agent.node.name, "first_rank": position * per_node})
                 reply = self._await_result(agent, request["id"], deadline_seconds + _GRACE_SECONDS, failed)
             except HostError as exc:
                 reply = {"ok": False, "error": exc.message}
                 self._pool.drop(agent.node)
-            replies.append(reply)
-            if not reply["ok"]:
-                failed.set()
+            finally:
+                # Whatever came up here, the other nodes do not wait for this one until the deadline.
+                replies.append(reply)
+                if not reply["ok"]:
+                    failed.set()
 
         with ThreadPoolExecutor(max_workers=len(agents), thread_name_prefix="trial") as threads:
             try:
@@ -294,7 +297,7 @@ def settings_in_log(rank: int, node: str, lines: list[str]) -> tuple[SettingInFo
         match = _SET.search(line)
         if match and match[1] not in found:
             found[match[1]] = SettingInForce(
-                rank=rank, node=node, name=match[1], value=match[2], evidence=line
+                rank=rank, node=node, name=match[1], value=match[2] or match[3], evidence=line
             )
     return tuple(found.values())
 
