@@ -64,7 +64,11 @@ _LOG_LINES = re.compile(
 
 def main(stdin: Any) -> int:
     """Serve requests until the input closes. `stdin` is an unbuffered binary file."""
-    return Agent(stdin.fileno()).serve()
+    status = Agent(stdin.fileno()).serve()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # No interpreter clean-up: torch's takes a second, and nothing is left to clean up.
+    os._exit(status)
 
 
 def say(event: Json) -> None:
