@@ -55,7 +55,7 @@ def init(
     from topo_tune.pipeline.journey import init as run_init
     from topo_tune.report.recommendation import recommendation_report
 
-    inventory = narrowed(read_inventory(cluster_config), limit, exclude)
+    inventory = narrowed(read_inventory(cluster_config), limit, exclude, for_search=True)
     folder = output or default_folder(inventory.name)
     search_options = SearchOptions(
         strategy=strategy,

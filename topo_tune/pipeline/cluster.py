@@ -80,8 +80,13 @@ def reach(inventory: Inventory, watch: Watch) -> Iterator[Cluster]:
         yield Cluster(inventory, connections, watch)
 
 
-def narrowed(inventory: Inventory, limit: str | None, exclude: str | None) -> Inventory:
-    """The inventory with only some nodes. Raises InputError for a node it does not have, or when none is left."""
+def narrowed(
+    inventory: Inventory, limit: str | None, exclude: str | None, *, for_search: bool = False
+) -> Inventory:
+    """The inventory with only some nodes. Raises InputError for a node it does not have, or when none is left.
+
+    `for_search`: of the nodes that a search measures on one must be left, too.
+    """
     known = {node.name for node in inventory.nodes()}
     wanted = set(expand(limit)) if limit else set(known)
     unwanted = set(expand(exclude)) if exclude else set()
@@ -98,7 +103,7 @@ def narrowed(inventory: Inventory, limit: str | None, exclude: str | None) -> In
     if not racks:
         raise InputError("no node is left", hint="check --limit and --exclude")
     left = tuple(name for name in inventory.bench_nodes if name in wanted - unwanted)
-    if inventory.bench_nodes and not left:
+    if for_search and inventory.bench_nodes and not left:
         raise InputError(
             "none of the cluster file's `bench.nodes` is left", hint="check --limit and --exclude"
         )

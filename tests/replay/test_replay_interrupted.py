@@ -1,0 +1,155 @@
+"""A controller that dies or is stopped anywhere: what it left behind is settled, and ends in the same bytes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from replay_demo import (
+    QUICK,
+    TWO_RACKS,
+    Demo,
+    copied,
+    make_demo,
+    processes_marked,
+    wait_until,
+)
+
+from topo_tune.records.bench import Launch
+from topo_tune.records.envelope import load_lines
+from topo_tune.records.recommendation import Recommendation
+from topo_tune.records.search import SearchTrace
+
+NODES = ("n1", "n2", "n3", "n4")
+GO = ("--confined", "--yes")
+
+
+def lines_of(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def stopped(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str]:
+    """Send a signal as a terminal would, to the whole process group; exit code and standard error."""
+    os.killpg(process.pid, number)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_init_goes_on_to_the_same_answer(
+    searched: Demo, tmp_path: Path, number: signal.Signals
+) -> None:
+    demo = make_demo(tmp_path / "demo", TWO_RACKS)
+    launches = demo.run_dir / "30-bench.jsonl"
+    init = ("init", "-c", str(demo.cluster), "-o", str(demo.run_dir), *QUICK)
+    mark = f"{os.getpid()}-{number}"
+
+    process = demo.start(*init, env=os.environ | {"TOPO_TUNE_TEST": mark})
+    wait_until(lambda: lines_of(launches) > 12)
+    code, said = stopped(process, number)
+
+    assert code == 130
+    assert f"--output {demo.run_dir} goes on from there" in said
+    assert "Traceback" not in said
+    assert processes_marked(mark) == []
+    recorded = load_lines(launches, Launch)
+    assert demo.init(*QUICK) == 0
+    assert load_lines(launches, Launch)[: len(recorded)] == recorded
+    assert demo.body("40-search.json", SearchTrace) == searched.body("40-search.json", SearchTrace)
+    again = demo.body("50-recommendation.json", Recommendation)
+    assert again == searched.body("50-recommendation.json", Recommendation)
+    name = "50-topo-tune.conf"
+    assert (demo.run_dir / name).read_bytes() == (searched.run_dir / name).read_bytes()
+
+
+@pytest.fixture
+def killed_in_the_middle(sound: Demo) -> Demo:
+    """Both nodes of the first rack are written, nothing is proved, and the controller is gone."""
+    process = sound.start("apply", str(sound.run_dir), *GO)
+    wait_until(lambda: sound.actions().count("written") == 2)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    return sound
+
+
+def test_a_killed_rollout_is_told_by_status(
+    killed_in_the_middle: Demo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert killed_in_the_middle("status") == 1
+    assert "A wave was broken off" in capsys.readouterr().out
+
+
+def test_a_killed_rollout_is_not_begun_anew(killed_in_the_middle: Demo) -> None:
+    assert killed_in_the_middle("apply", *GO) == 2
+
+
+def test_a_killed_rollout_can_be_resumed_to_its_end(killed_in_the_middle: Demo, tmp_path: Path) -> None:
+    demo = killed_in_the_middle
+
+    assert demo("apply", "--resume", *GO) == 0
+
+    assert demo.actions()[-1] == "finished"
+    assert demo("status") == 0
+
+
+def test_a_killed_rollout_can_be_rolled_back_to_the_old_bytes(
+    killed_in_the_middle: Demo, searched: Demo
+) -> None:
+    demo = killed_in_the_middle
+    assert demo.picture(*NODES) != searched.picture(*NODES)
+
+    assert demo("rollback") == 0
+
+    assert demo.picture(*NODES) == searched.picture(*NODES)
+    assert demo("status") == 0
+
+
+def test_a_killed_rollout_is_resumed_whatever_is_recommended_by_now(killed_in_the_middle: Demo) -> None:
+    assert killed_in_the_middle("recommend", "--minimum-gain", "50") == 0
+
+    assert killed_in_the_middle("apply", "--resume", *GO) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_rollout_puts_its_wave_back_at_once(
+    sound: Demo, searched: Demo, number: signal.Signals
+) -> None:
+    process = sound.start("apply", str(sound.run_dir), *GO)
+    wait_until(lambda: "proved" in sound.actions())
+
+    code, said = stopped(process, number)
+
+    assert code == 130
+    assert "--resume" in said
+    assert sound.picture(*NODES) == searched.picture(*NODES)
+    assert sound("status") == 0
+    assert sound("apply", "--resume", *GO) == 0
+
+
+def test_a_rollout_goes_on_when_the_reader_of_its_output_goes_away(sound: Demo) -> None:
+    reading, writing = os.pipe()
+    process = sound.start("apply", str(sound.run_dir), *GO, stdout=writing, stderr=writing)
+    os.close(writing)
+    os.close(reading)
+
+    assert process.wait(timeout=60) == 0
+    assert sound("status") == 0
+
+
+def test_two_rollouts_in_one_folder_do_not_meet(sound: Demo, capsys: pytest.CaptureFixture[str]) -> None:
+    process = sound.start("apply", str(sound.run_dir), *GO)
+    wait_until(lambda: "written" in sound.actions())
+
+    assert sound("rollback") == 2
+    assert "another rollout is at work" in capsys.readouterr().err
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_copy_of_a_run_folder_does_not_undo_what_is_not_there(searched: Demo, tmp_path: Path) -> None:
+    demo = copied(searched, tmp_path / "copy")
+
+    assert demo("rollback") == 2
