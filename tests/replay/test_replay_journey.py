@@ -14,6 +14,7 @@ from replay_demo import QUICK, TWO_RACKS, Demo, copied, make_demo
 
 from topo_tune.cli.app import run
 from topo_tune.records.bench import Launch
+from topo_tune.records.envelope import load
 from topo_tune.records.recommendation import Advice, Recommendation
 from topo_tune.records.rollout import RolloutPlan, RolloutResult
 from topo_tune.records.scan import Scan
@@ -494,3 +495,33 @@ def test_a_bench_leaves_nothing_behind(sound: Demo, tmp_path: Path, monkeypatch:
     assert run(["bench", "-c", str(sound.cluster), "-n", "1"]) == 0
 
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+DUMPS = Path(__file__).parents[1] / "golden" / "facts" / "smi-topo"
+
+
+def test_saved_dumps_are_scanned_without_any_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("l40s-4gpu-2nic", "rtx6000ada-4gpu-4port"):
+        (tmp_path / f"{name}.txt").write_bytes((DUMPS / f"{name}.txt").read_bytes())
+
+    assert run(["scan", "--from", str(tmp_path), "-o", str(tmp_path / "scan.json")]) == 0
+
+    table = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert [(line.split()[0], line.split()[1]) for line in table[1:]] == [
+        ("l40s-4gpu-2nic", "4"),
+        ("rtx6000ada-4gpu-4port", "4"),
+    ]
+    assert len(load(tmp_path / "scan.json", Scan).nodes) == 2
+
+
+def test_a_dump_that_cannot_be_read_is_a_row_and_the_code_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "good.txt").write_bytes((DUMPS / "l40s-4gpu-2nic.txt").read_bytes())
+    (tmp_path / "bad.txt").write_text("dear diary\n")
+
+    assert run(["scan", "--from", str(tmp_path)]) == 3
+
+    rows = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("bad") and "not read" in line for line in rows)
+    assert any(line.startswith("good") for line in rows)

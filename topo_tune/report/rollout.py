@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 
 from topo_tune.records.inventory import BackendName, Missing
-from topo_tune.records.nodeset import fold
 from topo_tune.records.rollout import (
     Action,
     JournalEntry,
@@ -19,7 +18,7 @@ from topo_tune.records.rollout import (
     WaveStatus,
 )
 from topo_tune.records.verdict import Outcome, Verdict
-from topo_tune.report.text import listed, notes, replayed, table, told
+from topo_tune.report.text import folded, listed, notes, replayed, table, told
 
 
 def plan_report(plan: RolloutPlan, diffs: Sequence[tuple[str, str]]) -> list[RenderableType]:
@@ -31,7 +30,7 @@ def plan_report(plan: RolloutPlan, diffs: Sequence[tuple[str, str]]) -> list[Ren
     )
     made = table("wave", "nodes", "judged on")
     for number, wave in enumerate(plan.waves, start=1):
-        made.add_row(f"{number}. {told(wave.name)}", told(fold(wave.nodes)), told(fold(wave.measured)))
+        made.add_row(f"{number}. {told(wave.name)}", told(folded(wave.nodes)), told(folded(wave.measured)))
     for missing in plan.missing:
         made.add_row("left out", told(missing.node), f"[red]{told(missing.kind)}[/red]")
     parts: list[RenderableType] = [Group(title, rule), made]
@@ -159,7 +158,7 @@ def _nodes_table(state: RolloutState, found: Mapping[str, str], missing: Sequenc
         rows[told(plan.rack), status.value, standing].append(plan.node)
     made = table("nodes", "rack", "by the journal", "files on the node")
     for row, nodes in rows.items():
-        made.add_row(told(fold(nodes)), *row)
+        made.add_row(told(folded(nodes)), *row)
     for entry in state.plan.missing:
         made.add_row(told(entry.node), "", "left out", told(f"{entry.kind} when it was planned"))
     return made

@@ -8,10 +8,9 @@ from typing import TypeVar
 
 from rich.console import RenderableType
 
-from topo_tune.records.nodeset import fold
 from topo_tune.records.scan import Nic, NodeScan, Scan
 from topo_tune.records.topology import Topology
-from topo_tune.report.text import listed, table, told
+from topo_tune.report.text import folded, listed, table, told
 
 Shared = TypeVar("Shared", str, tuple[str, ...])
 _UNKNOWN = "-"
@@ -22,17 +21,17 @@ def scan_report(scan: Scan, topology: Topology | None) -> list[RenderableType]:
     parts = [_nodes_table(scan)]
     if scan.missing:
         reasons = _by_text((f"{missing.kind}: {missing.reason}", missing.node) for missing in scan.missing)
-        parts.append(listed("Missing:", _with_nodes(reasons)))
+        parts.append(listed("Missing:", _with_nodes(reasons, scan)))
     settings = _by_text(_settings(scan.nodes))
     if settings:
-        parts.append(listed("NCCL settings found on the nodes:", _with_nodes(settings)))
+        parts.append(listed("NCCL settings found on the nodes:", _with_nodes(settings, scan)))
     if topology is not None:
         parts.append(listed("What NCCL will see:", [(line,) for line in topology.reasons]))
         if topology.disagreements:
             parts.append(listed("Nodes differ:", [(line,) for line in topology.disagreements]))
     absent = _by_text((f"{a.what}: {a.reason}", node.node) for node in scan.nodes for a in node.absent)
     if absent:
-        parts.append(listed("Not seen:", _with_nodes(absent)))
+        parts.append(listed("Not seen:", _with_nodes(absent, scan)))
     return parts
 
 
@@ -102,8 +101,9 @@ def _by_text(pairs: Iterable[tuple[Shared, str]]) -> dict[Shared, str]:
     found: dict[Shared, list[str]] = defaultdict(list)
     for text, node in pairs:
         found[text].append(node)
-    return {text: fold(nodes) for text, nodes in found.items()}
+    return {text: folded(nodes) for text, nodes in found.items()}
 
 
-def _with_nodes(found: dict[str, str]) -> list[tuple[str, ...]]:
-    return [(nodes, text) for text, nodes in found.items()]
+def _with_nodes(found: dict[str, str], scan: Scan) -> list[tuple[str, ...]]:
+    everybody = "" if scan.missing or len(scan.nodes) == 1 else folded(node.node for node in scan.nodes)
+    return [("every node" if nodes == everybody else nodes, text) for text, nodes in found.items()]

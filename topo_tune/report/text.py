@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from topo_tune.records.inventory import BackendName
+from topo_tune.records.nodeset import fold, is_node_name
 
 
 def visible(text: str) -> str:
@@ -20,6 +21,14 @@ def visible(text: str) -> str:
 def told(text: str) -> str:
     """Text from a node or a file, to put into markup: shown as it is, never obeyed."""
     return escape(visible(text))
+
+
+def folded(names: Iterable[str]) -> str:
+    """The shortest spelling of some nodes. A name that is none (a saved file's, `a&b`) stands as it is."""
+    names = list(names)
+    odd = [name for name in names if not is_node_name(name)]
+    plain = [fold(name for name in names if is_node_name(name))] if len(odd) < len(names) else []
+    return ", ".join([*plain, *odd])
 
 
 def table(*titles: str, right: Iterable[str] = ()) -> Table:

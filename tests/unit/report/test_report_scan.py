@@ -102,4 +102,13 @@ def test_settings_that_nodes_share_are_one_line() -> None:
 
     text = text_of(scan_report(scan, None), width=200)
 
-    assert "n[1-2]  NCCL_DEBUG=WARN  (environment)" in text
+    assert text.count("NCCL_DEBUG=WARN") == 1
+    assert "every node  NCCL_DEBUG=WARN  (environment)" in text
+
+
+def test_a_saved_file_with_an_odd_name_is_a_node_like_any_other() -> None:
+    names = ("n1", "n2", "a&b", "x[1]", "n@g")
+
+    text = text_of(scan_report(Scan("saved", tuple(node(name) for name in names)), None), width=200)
+
+    assert text.splitlines()[1].startswith("n[1-2], a&b, x[1], n@g ")
