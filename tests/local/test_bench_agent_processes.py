@@ -37,19 +37,27 @@ class Running:
     def __init__(self, folder: Path, *before: str, **environment: str) -> None:
         self.tag = f"TOPO_TUNE_TEST={uuid.uuid4()}"
         self.folder = folder
-        added = {"PYTHONPATH": str(DOUBLE), "DOUBLE_FOLDER": str(folder), **environment}
+        added = {
+            "TMPDIR": str(folder),
+            "PYTHONPATH": str(DOUBLE),
+            "DOUBLE_FOLDER": str(folder),
+            **environment,
+        }
         python = ("env", self.tag, *(f"{n}={v}" for n, v in added.items()), *before, sys.executable)
         self.node = Node("n1", "r1", "127.0.0.1", ConnectionKind.LOCAL, python=python)
         self.connection = LocalConnection(self.node)
         command = program_command(python, "bench_agent", deadline_seconds=60)
         self.agent = Agent(self.node, self.connection.start(command))
+        self.ready: dict[str, Any] = {}
         self._trials = 0
         self._port = 0
 
     def start(self, backend: str = "gloo") -> dict[str, Any]:
         return self.agent.ask({"op": "start", "backend": backend, "root": "/"}, SECONDS)
 
-    def begin(self, double: str = "", ranks: int = 2, **changes: Any) -> int:
+    def begin(
+        self, double: str = "", ranks: int = 2, *, probe: bool = False, as_nodes: int = 1, **changes: Any
+    ) -> int:
         """Ask for a trial; its number."""
         self._trials += 1
         self._port = self.agent.ask({"op": "port"}, SECONDS)["port"]
@@ -63,6 +71,8 @@ class Running:
             "world_size": ranks,
             "first_rank": 0,
             "local_ranks": ranks,
+            "as_nodes": as_nodes,
+            "probe": probe,
             "plan": {**plan, **changes},
         }
         self.agent.send(request)
@@ -301,6 +311,83 @@ def test_an_unknown_operation_is_answered(shared: Running) -> None:
     shared.agent.send({"op": "dance"})
 
     assert shared.result() == {"event": "error", "error": "unknown operation: 'dance'"}
+
+
+# -- the nccl back end, on GPUs that are none
+
+
+@pytest.fixture(scope="module")
+def with_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """An agent that sees two GPUs."""
+    running = Running(tmp_path_factory.mktemp("gpus"), DOUBLE_GPUS="2")
+    running.ready = running.start("nccl")
+    yield running
+    running.close()
+
+
+def test_an_agent_tells_its_gpus_and_its_nccl(with_gpus: Running) -> None:
+    assert (with_gpus.ready["gpus"], with_gpus.ready["nccl"]) == (2, "2.28.9")
+
+
+def test_short_calls_are_timed_in_a_graph_and_checked_there_too(with_gpus: Running) -> None:
+    answer = with_gpus.trial()
+
+    (result,) = answer["ranks"][1]["results"]
+    assert answer["ok"], answer["error"]
+    assert (result["mode"], result["calls_per_sample"], result["is_correct"]) == ("graph", 40, True)
+    assert result["samples_seconds"] == pytest.approx([200e-6])
+
+
+def test_a_sum_that_is_wrong_in_the_graph_alone_is_seen(with_gpus: Running) -> None:
+    answer = with_gpus.trial("wrong-in-graph@1")
+
+    assert [rank["results"][0]["is_correct"] for rank in answer["ranks"]] == [False, False]
+
+
+def test_ranks_that_are_no_power_of_two_are_checked_outside_the_graph(with_gpus: Running) -> None:
+    answer = with_gpus.trial(ranks=3)
+
+    assert [rank["results"][0]["is_correct"] for rank in answer["ranks"]] == [True, True, True]
+
+
+def test_a_host_that_acts_as_two_has_a_host_id_for_each_half(with_gpus: Running) -> None:
+    answer = with_gpus.trial("nothing", ranks=4, probe=True, as_nodes=2)
+
+    ids = [rank["log"][1].rpartition(" ")[2] for rank in answer["ranks"]]
+    assert ids == ["n1-part0", "n1-part0", "n1-part1", "n1-part1"]
+
+
+def test_a_probe_gives_nccls_own_words_and_leaves_no_file(with_gpus: Running) -> None:
+    answer = with_gpus.trial("nothing", probe=True)
+
+    assert answer["ok"], answer["error"]
+    assert [rank["log"] for rank in answer["ranks"]] == [["DOUBLE set by environment to nothing"]] * 2
+    assert list(with_gpus.folder.glob("topo-tune-nccl-*")) == []
+
+
+def test_a_probe_that_crashes_leaves_no_file_either(with_gpus: Running) -> None:
+    answer = with_gpus.trial("crash@1", probe=True)
+
+    assert "SIGSEGV" in answer["error"]
+    assert list(with_gpus.folder.glob("topo-tune-nccl-*")) == []
+
+
+def test_a_node_without_gpus_cannot_run_nccl(tmp_path: Path) -> None:
+    running = Running(tmp_path, DOUBLE_GPUS="0")
+
+    with pytest.raises(NodeProgramFailed, match="no GPU is visible to torch"):
+        running.start("nccl")
+
+    running.close()
+
+
+def test_a_driver_that_fails_is_told_and_not_taken_for_no_gpus(tmp_path: Path) -> None:
+    running = Running(tmp_path, DOUBLE_GPUS="driver too old")
+
+    with pytest.raises(NodeProgramFailed, match="cannot count the GPUs: RuntimeError: driver too old"):
+        running.start("nccl")
+
+    running.close()
 
 
 # -- the end of an agent

@@ -189,7 +189,10 @@ def import_torch(backend: str, ready: Json) -> Optional[str]:
     if backend == "nccl":
         if not torch.distributed.is_nccl_available():
             return "torch %s has no NCCL (a CPU build?)" % torch.__version__
-        ready["gpus"] = count_gpus()
+        try:
+            ready["gpus"] = count_gpus()
+        except RuntimeError as exc:
+            return "cannot count the GPUs: %s" % exc
         ready["nccl"] = nccl_version()
         if not ready["gpus"]:
             return "no GPU is visible to torch on this node"
@@ -202,6 +205,7 @@ def count_gpus() -> int:
     """GPUs that torch would see, counted in a process of its own.
 
     Where torch cannot ask NVML it asks the driver, and ranks forked from a process that did so cannot use CUDA.
+    Raises RuntimeError.
     """
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -210,13 +214,17 @@ def count_gpus() -> int:
             import torch
 
             os.write(write_end, b"%d" % torch.cuda.device_count())
+        except Exception as exc:  # noqa: BLE001 - whatever a broken driver raises: it is reported, not hidden
+            os.write(write_end, ("%s: %s" % (type(exc).__name__, exc)).encode())
         finally:
             os._exit(0)
     os.close(write_end)
     with os.fdopen(read_end, "rb") as answer:
-        count = answer.read()
+        count = answer.read().decode("utf-8", "replace")
     os.waitpid(pid, 0)
-    return int(count or b"0")
+    if not count.isdecimal():
+        raise RuntimeError(count or "the process that counts them died")
+    return int(count)
 
 
 def nccl_version() -> Optional[str]:

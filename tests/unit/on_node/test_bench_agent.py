@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from topo_tune.on_node import bench_agent
-from topo_tune.on_node.bench_agent import AT, RankLog, graph_pattern_of, pattern_of
+from topo_tune.on_node.bench_agent import AT, Rank, RankLog, Trial, graph_pattern_of, pattern_of
 
 BFLOAT16_BITS = 8
 WORLDS = (2, 3, 8, 16, 24, 64, 65, 96, 128, 200, 512, 1000)
@@ -180,3 +180,50 @@ def test_it_is_written_in_the_python_that_old_nodes_have(name: str) -> None:
     source = (resources.files("topo_tune.on_node") / f"{name}.py").read_text("utf-8")
 
     ast.parse(source, feature_version=(3, 8))
+
+
+# -- what goes wrong around a trial
+
+REQUEST = {"id": 7, "first_rank": 2, "local_ranks": 2, "plan": {"deadline_seconds": 60}}
+
+
+class Stuck(Rank):
+    """A rank that the kernel does not let go, whatever it is sent."""
+
+    def __init__(self, number: int) -> None:
+        read_end, write_end = os.pipe()
+        os.close(write_end)
+        super().__init__(number, 99, os.dup(read_end), RankLog(read_end))
+
+    def is_reaped(self) -> bool:
+        return False
+
+
+def test_a_rank_that_cannot_be_killed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_agent, "KILL_SECONDS", 0.01)
+    trial = Trial(REQUEST, "nccl")
+    trial.ranks = [Stuck(3)]
+    trial.fail("aborted")
+
+    answer = trial.answer_if_over()
+
+    assert answer is not None
+    assert answer["error"] == "aborted; rank 3 (process 99) cannot be killed, stuck in the kernel"
+
+
+def test_a_node_that_takes_no_more_processes_fails_the_trial_and_keeps_the_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    trial = Trial(REQUEST, "gloo")
+
+    trial.start()
+    answer = trial.answer_if_over()
+
+    assert answer is not None
+    assert answer["error"] == "cannot start rank 2: [Errno 11] Resource temporarily unavailable"
+    assert (trial.seconds_left(), len(os.listdir("/proc/self/fd"))) == (0.0, before)

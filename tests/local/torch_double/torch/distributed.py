@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,16 @@ AT_CALL = 2
 """the agent's first call is a greeting, its second one is checked"""
 FLOOD_PIECES = 512
 
+SECONDS_A_CALL = 200e-6
+
 _state: dict[str, Any] = {"calls": 0}
+capture: list[Callable[[], None]] | None = None
+"""where calls go that are captured in a graph"""
+
+
+def clock() -> float:
+    """Moves with each call, so that what the agent decides by time is always the same."""
+    return SECONDS_A_CALL * float(_state["calls"])
 
 
 def is_gloo_available() -> bool:
@@ -47,11 +57,30 @@ class TCPStore:
                 time.sleep(0.001)
 
 
-def init_process_group(backend: str, *, store: TCPStore, rank: int, world_size: int, timeout: Any) -> None:
+def is_nccl_available() -> bool:
+    return True
+
+
+def init_process_group(
+    backend: str, *, store: TCPStore, rank: int, world_size: int, timeout: Any, device_id: Any = None
+) -> None:
     _state.update(store=store, rank=rank, world=world_size)
+    time.perf_counter = clock
+    # As NCCL does: its log goes where the variable says.
+    if backend == "nccl" and "NCCL_DEBUG_FILE" in os.environ:
+        taken = [name for name in ("DOUBLE", "NCCL_HOSTID") if name in os.environ]
+        lines = [f"n1:1:1 [0] NCCL INFO {name} set by environment to {os.environ[name]}\n" for name in taken]
+        Path(os.environ["NCCL_DEBUG_FILE"]).write_text("".join(lines))
 
 
 def all_reduce(buffer: Tensor) -> None:
+    if capture is not None:
+        capture.append(lambda: _sum(buffer, in_graph=True))
+    else:
+        _sum(buffer)
+
+
+def _sum(buffer: Tensor, *, in_graph: bool = False) -> None:
     _state["calls"] += 1
     call, store = _state["calls"], _state["store"]
     if call == AT_CALL:
@@ -59,7 +88,7 @@ def all_reduce(buffer: Tensor) -> None:
     store.set(f"sum/{call}/{_state['rank']}", buffer.values.tobytes())
     parts = [store.get(f"sum/{call}/{rank}") for rank in range(_state["world"])]
     buffer.values[...] = sum(numpy.frombuffer(part, buffer.values.dtype) for part in parts)
-    if call == AT_CALL and _is_mine("wrong"):
+    if (call == AT_CALL and _is_mine("wrong")) or (in_graph and _is_mine("wrong-in-graph")):
         buffer.values[-1] += 1
 
 
