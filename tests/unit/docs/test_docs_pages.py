@@ -94,6 +94,15 @@ def test_the_command_line_page_names_every_command_and_option() -> None:
         assert [word for word in words if not re.search(rf"{re.escape(word)}\b", section)] == [], name
 
 
+def test_the_command_line_page_names_no_option_that_is_not_there() -> None:
+    page = text_of(Path("docs/reference/cli.md"))
+    top = typer.main.get_command(app)
+    commands = [top, *top.commands.values()]  # type: ignore[attr-defined]
+    known = {word for command in commands for parameter in command.params for word in parameter.opts}
+
+    assert set(re.findall(r"^  .*?(--[a-z-]+)", page, re.MULTILINE)) - known <= {"--help"}
+
+
 def test_the_errors_page_names_every_exit_code_and_error() -> None:
     page = text_of(Path("docs/reference/errors.md"))
     codes = [value for name, value in vars(errors).items() if name.startswith("EXIT_")]
@@ -105,3 +114,7 @@ def test_the_errors_page_names_every_exit_code_and_error() -> None:
 
     assert [code for code in codes if f"| {code} |" not in page] == []
     assert [kind for kind in kinds if f"`{kind}`" not in page] == []
+
+
+def test_the_readme_shows_the_minimal_cluster_file_as_it_is() -> None:
+    assert f"```yaml\n{text_of(Path('configs/clusters/minimal.yaml'))}```" in text_of(Path("README.md"))
