@@ -48,7 +48,9 @@ def walk(chosen: Strategy, *, fails: bool = False) -> list[tuple[NcclEnv, ...]]:
         if not suggestion:
             return suggestions
         suggestions.append(suggestion)
-        chosen.update(tuple(Trial(env, None if fails else score(env), ((8, score(env)),)) for env in suggestion))
+        chosen.update(
+            tuple(Trial(env, None if fails else score(env), ((8, score(env)),)) for env in suggestion)
+        )
     raise AssertionError(f"no end after {MOST_ROUNDS} rounds")
 
 

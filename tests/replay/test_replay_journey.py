@@ -225,7 +225,9 @@ def test_an_earlier_fragment_is_gone_when_the_answer_becomes_change_nothing(soun
     assert (sound.run_dir / "50-topo-tune.conf").exists()
 
     assert sound("recommend", "--minimum-gain", "50") == 0
+    assert (sound.run_dir / "50-topo-tune.conf").exists()
 
+    assert sound("recommend", "--minimum-gain", "50", "--save") == 0
     assert not (sound.run_dir / "50-topo-tune.conf").exists()
 
 
@@ -242,7 +244,7 @@ def test_a_node_without_python_is_a_row_and_the_others_go_on(
     assert demo.init(*QUICK) == 0
     assert [missing.node for missing in demo.body("10-scan.json", Scan).missing] == ["n5"]
     assert "without n5, which did not answer the scan" in capsys.readouterr().out
-    assert demo("apply", *GO) == 0
+    assert demo("apply", *GO) == 3  # all that could be reached has it, and one node could not
 
     applied = capsys.readouterr().out
     assert any(line.startswith("n[1-4]") for line in scanned.splitlines())
@@ -348,7 +350,7 @@ def test_records_on_standard_output_decode_as_what_they_are(
 
 
 def test_nothing_to_write_is_a_record_as_well(sound: Demo, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sound("recommend", "--minimum-gain", "50") == 0
+    assert sound("recommend", "--minimum-gain", "50", "--save") == 0
     capsys.readouterr()
 
     assert sound("apply", *GO, "--json") == 0
@@ -365,7 +367,7 @@ def test_a_recommendation_is_made_again_without_the_nodes(searched: Demo, tmp_pa
         path.rmdir() if path.is_dir() else path.unlink()
     (demo.run_dir / "50-recommendation.json").unlink()
 
-    assert demo("recommend") == 0
+    assert demo("recommend", "--save") == 0
 
     assert demo.body("50-recommendation.json", Recommendation) == before
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topo_tune.cli import options
-from topo_tune.errors import EXIT_ANSWER_IS_NO, EXIT_DONE, InputError, Refused
+from topo_tune.errors import EXIT_ANSWER_IS_NO, EXIT_DONE, EXIT_ENVIRONMENT, InputError, Refused
 
 if TYPE_CHECKING:
     from topo_tune.records.inventory import BackendName
@@ -131,7 +131,8 @@ def apply(
         print_json(result)
     if not quiet:
         warn(f"\n{next_step(result, run_dir)}")
-    return result.exit_code
+    # A node that was left out keeps what it has: the rollout did not do all that was asked for.
+    return result.exit_code or (EXIT_ENVIRONMENT if plan.missing else EXIT_DONE)
 
 
 def say_entry(entry: JournalEntry, backend: BackendName, say: Callable[[str], None]) -> None:

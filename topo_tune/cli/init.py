@@ -26,7 +26,10 @@ def init(
         typer.Option("--output", "-o", metavar="DIR", help="Run folder; an interrupted run in it goes on."),
     ] = None,
     candidates: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Settings in the first round of the search.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Settings of the first round; more where the single changes are more."
+        ),
     ] = 48,
     blocks: Annotated[
         int,

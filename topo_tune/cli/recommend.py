@@ -24,21 +24,27 @@ def recommend(
     fragment: Annotated[
         bool, typer.Option("--fragment", help="Only the configuration fragment on standard output.")
     ] = False,
+    keep: Annotated[
+        bool, typer.Option("--save", help="Make this answer the one that `apply` rolls out.")
+    ] = False,
     json: options.Json = False,
 ) -> int:
-    """Judge the confirmation launches of a run folder again and print the answer."""
+    """Judge the confirmation launches of a run folder again and print the answer; writes only with --save."""
     import sys
 
     from topo_tune.cli.console import print_json, show
     from topo_tune.pipeline import journey
+    from topo_tune.recommend import conf
     from topo_tune.records.run_folder import RunFolder
     from topo_tune.report.recommendation import recommendation_report
 
     folder = RunFolder.open(run_dir)
     recommendation = journey.recommend(folder, tolerance=tolerance, minimum_gain=minimum_gain)
+    if keep:
+        journey.keep(folder, recommendation)
     show(recommendation_report(recommendation), to_stderr=json or fragment)
     if json:
         print_json(recommendation)
-    if fragment and folder.fragment.exists():
-        sys.stdout.write(folder.fragment.read_text())
+    if fragment:
+        sys.stdout.write(conf.fragment(recommendation.env))
     return EXIT_DONE

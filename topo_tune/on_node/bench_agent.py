@@ -172,9 +172,7 @@ class Agent:
     def _resolve(self, env: Dict[str, str]) -> Dict[str, List[str]]:
         environment = dict(os.environ)
         environment.update(env)
-        # Below a root prefix the session's own home belongs to another tree; root's home below the prefix stands in.
-        home = "/root" if self.root not in ("", "/") else None
-        settings = nccl_conf.resolve(environment, self.root, home)
+        settings = nccl_conf.resolve(environment, self.root)
         return {name: [value, where] for name, (value, where) in settings.items()}
 
 

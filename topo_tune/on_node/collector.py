@@ -96,7 +96,12 @@ def main(stdin: BinaryIO) -> int:
     except ValueError as error:
         answer = {"error": "the collector's request cannot be understood: %s" % error}  # type: Json
     else:
-        answer = collect(request, dict(os.environ))
+        root = request["root"]
+        if root not in ("", "/") and not os.path.isdir(root):
+            # Without it every file would look absent, and the node like one where nothing is set.
+            answer = {"error": "the node's `root` %s is no folder there" % root}
+        else:
+            answer = collect(request, dict(os.environ))
     # The empty line ends whatever a login script left unfinished.
     sys.stdout.write("\n" + MARKER + json.dumps(answer) + "\n")
     sys.stdout.flush()

@@ -98,7 +98,9 @@ def init(inventory: Inventory, output: Path, options: SearchOptions, watch: Watc
             raise MissingCapability(f"none of the nodes to measure on answered: {fold(wanted)}")
         with cluster.backend(options.seed) as backend:
             _search(folder, inventory, topology, found, answering, backend, options, watch)
-    return recommend(folder, tolerance=options.tolerance, minimum_gain=options.minimum_gain)
+    recommendation = recommend(folder, tolerance=options.tolerance, minimum_gain=options.minimum_gain)
+    keep(folder, recommendation)
+    return recommendation
 
 
 def _search(
@@ -132,7 +134,7 @@ def _search(
     )
     watch.say(
         f"search space: {len(space.variables)} dimensions, {space.combinations} combinations; "
-        f"trying {min(options.candidates, space.combinations)}, then {options.blocks} blocks against the default"
+        f"the best that are found meet the default in {options.blocks} blocks of fresh launches"
     )
     launches = RecordedLaunches(
         folder.launches,
@@ -182,10 +184,10 @@ def settings_in_place(found: Scan) -> NcclEnv:
 
 
 def recommend(folder: RunFolder, *, tolerance: float, minimum_gain: float) -> Recommendation:
-    """Stage 6 from the files of a run folder alone: needs no node and no GPU."""
+    """Stage 6 from the files of a run folder alone: needs no node and no GPU, and writes nothing."""
     inventory = load(folder.need(folder.inventory, "init"), Inventory)
     plan = load(folder.need(folder.plan, "init"), BenchPlan)
-    recommendation = choose(
+    return choose(
         load(folder.need(folder.search, "init"), SearchTrace),
         load_lines(folder.need(folder.launches, "init"), Launch),
         cluster=inventory.name,
@@ -196,6 +198,10 @@ def recommend(folder: RunFolder, *, tolerance: float, minimum_gain: float) -> Re
         minimum_gain=minimum_gain,
         notes=plan.notes,
     )
+
+
+def keep(folder: RunFolder, recommendation: Recommendation) -> None:
+    """Make an answer the one that `apply` rolls out: the record, the fragment, and what launchers take."""
     save(
         folder.recommendation,
         recommendation,
@@ -209,7 +215,6 @@ def recommend(folder: RunFolder, *, tolerance: float, minimum_gain: float) -> Re
         # A fragment of an earlier answer must not outlive it.
         folder.fragment.unlink(missing_ok=True)
         folder.snippets.unlink(missing_ok=True)
-    return recommendation
 
 
 def bench(

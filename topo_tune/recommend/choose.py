@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from topo_tune.errors import NotEnoughEvidence
 from topo_tune.recommend.evidence import Evidence, gather
-from topo_tune.recommend.explain import percent, times
+from topo_tune.recommend.words import percent, times
 from topo_tune.records.bench import BenchPlan, Launch
-from topo_tune.records.nccl_env import DEFAULTS
+from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
 from topo_tune.records.recommendation import Advice, Finalist, Recommendation
-from topo_tune.records.search import SearchTrace
+from topo_tune.records.search import SearchTrace, SettingEffect
 from topo_tune.records.topology import Topology
 from topo_tune.records.units import format_bytes
 from topo_tune.stats.intervals import per_comparison
@@ -20,7 +20,7 @@ FEWEST_BLOCKS = 3
 wide.
 """
 
-NOT_PRUNED = "variables were not pruned one by one yet: some of them may add nothing to the gain"
+NOT_PRUNED = "its settings were not tried one by one: some of them may add nothing to the gain"
 
 
 def recommend(
@@ -66,6 +66,8 @@ def recommend(
     best = _smallest_of_the_best(finalists, tolerance)
     if best is not None:
         finalists.sort(key=lambda finalist: finalist is not best)
+    # The trace takes its first finalist apart, and only that one.
+    effects = trace.effects if best is not None and best.env == trace.finalists[0] else ()
     return Recommendation(
         cluster=cluster,
         advice=Advice.CHANGE if best else Advice.CHANGE_NOTHING,
@@ -80,7 +82,8 @@ def recommend(
         launches_total=len(trace.steps),
         tolerance=tolerance,
         fingerprint=tuple(sorted(topology.fingerprint().items())),
-        notes=(*notes, *_failures(evidence), *(_notes_on(best, tolerance) if best else ())),
+        notes=(*notes, *_failures(evidence), *(_notes_on(best, tolerance, trace, effects) if best else ())),
+        effects=effects,
     )
 
 
@@ -114,7 +117,7 @@ def _judged(item: Evidence, tolerance: float, minimum_gain: float) -> Finalist:
         high=item.mean.high,
         comparisons=item.comparisons,
         is_accepted=not stops,
-        reason=f"{gain}; {'; '.join(stops) if stops else 'no weighted size is slower'}",
+        reason=f"{gain}; {'; '.join(stops) if stops else 'no weighted size is seen to be slower'}",
     )
 
 
@@ -157,10 +160,17 @@ def _failures(evidence: Sequence[Evidence]) -> tuple[str, ...]:
     )
 
 
-def _notes_on(best: Finalist, tolerance: float) -> tuple[str, ...]:
+def _dimensions(env: NcclEnv, trace: SearchTrace) -> int:
+    """How many dimensions of the space a setting moves; a minimum and a maximum set together are one."""
+    return sum(variable.names[0] in env.names() for variable in trace.space.variables)
+
+
+def _notes_on(
+    best: Finalist, tolerance: float, trace: SearchTrace, effects: Sequence[SettingEffect]
+) -> tuple[str, ...]:
     ignored = [c for c in best.comparisons if c.weight == 0 and c.speedup < 1 - tolerance]
     slower = tuple(
         f"{format_bytes(c.size_bytes)} has weight zero, so it did not decide: it runs at {times(c.speedup)}"
         for c in ignored
     )
-    return slower + ((NOT_PRUNED,) if len(best.env.settings) > 1 else ())
+    return slower + ((NOT_PRUNED,) if _dimensions(best.env, trace) > 1 and not effects else ())

@@ -8,7 +8,7 @@ import msgspec
 
 from topo_tune.records.inventory import BackendName
 from topo_tune.records.nccl_env import NcclEnv
-from topo_tune.records.search import Comparison
+from topo_tune.records.search import Comparison, SettingEffect
 
 
 class Advice(enum.Enum):
@@ -54,3 +54,5 @@ class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """what it holds for; void when one of them changes"""
     notes: tuple[str, ...] = ()
     """what a reader must know: replayed numbers, faults put in, what is not done yet"""
+    effects: tuple[SettingEffect, ...] = ()
+    """what each dimension of `env` brings, beside the same setting without it; empty when that was not measured"""

@@ -10,6 +10,8 @@ PURPOSE_BASELINE = "baseline"
 """`Launch.purpose` of NCCL's default while candidates are screened"""
 PURPOSE_CANDIDATE = "candidate"
 """... of a candidate that is screened"""
+PURPOSE_PRUNE = "prune"
+"""... of the best candidate, beside itself less one dimension"""
 PURPOSE_CONFIRM = "confirm"
 """... of the default and the finalists in the confirmation: all that a recommendation rests on"""
 
@@ -72,6 +74,24 @@ class TraceStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """in the confirmation: which block of adjacent launches it belongs to, from 1"""
 
 
+class SettingEffect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one dimension of a setting brings, measured beside the same setting without it."""
+
+    settings: tuple[tuple[str, str], ...]
+    """(name, value) of the variables that move together"""
+    benefit: float
+    """speed-up of the whole setting over itself without this; weighted geometric mean over the sizes"""
+    low: float
+    high: float
+    """interval of `benefit`, with the confidence of search/prune.py"""
+    best_size_bytes: int
+    """the weighted size at which it surely brings most"""
+    best_size_benefit: float
+    best_size_low: float
+    launches: int
+    """launches on each side"""
+
+
 class SearchTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the search went."""
 
@@ -82,3 +102,5 @@ class SearchTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: tuple[TraceStep, ...]
     finalists: tuple[NcclEnv, ...]
     """settings that went on to confirmation, best first"""
+    effects: tuple[SettingEffect, ...] = ()
+    """what each dimension of the first finalist brings; empty when it was not pruned, or has only one"""

@@ -17,6 +17,8 @@ def recommendation_report(recommendation: Recommendation) -> list[RenderableType
     shown, *others = recommendation.finalists or (None,)
     if shown is not None:
         parts.append(_evidence(shown, recommendation))
+    if recommendation.effects:
+        parts.append(_effects(recommendation))
     if others:
         rows = [(f"{other.env}:", other.reason) for other in others if other is not None]
         parts.append(listed("Launched again with it and not taken:", rows))
@@ -49,9 +51,29 @@ def _evidence(finalist: Finalist, recommendation: Recommendation) -> RenderableT
     made = table(*numbers, right=numbers)
     for row in finalist.comparisons:
         made.add_row(*_cells(row))
-    mean = (f"{finalist.mean_speedup:.2f}x", f"{finalist.low:.2f} to {finalist.high:.2f}")
+    mean = (f"{finalist.mean_speedup:.2f}x", _span(finalist.low, finalist.high))
     made.add_row("mean", "", "", "", *mean, "")
     return Group(told(what), made)
+
+
+def _effects(recommendation: Recommendation) -> RenderableType:
+    numbers = ("mean speed-up", "interval", "most at", "there", "launches")
+    made = table("setting", *numbers, right=numbers)
+    for effect in recommendation.effects:
+        made.add_row(
+            told(" ".join(f"{name}={value}" for name, value in effect.settings)),
+            f"{effect.benefit:.2f}x",
+            _span(effect.low, effect.high),
+            format_bytes(effect.best_size_bytes),
+            f"{effect.best_size_benefit:.2f}x",
+            f"{effect.launches}+{effect.launches}",
+        )
+    return Group("What each setting brings, beside the same setting without it:", made)
+
+
+def _span(low: float, high: float) -> str:
+    """An interval; a few noisy launches can make one that says nothing, and then so does this."""
+    return f"{low:.2f} to {high:.2f}" if high < 100 * max(low, 0.01) else "cannot tell"
 
 
 def _cells(row: Comparison) -> tuple[str, ...]:
@@ -61,7 +83,7 @@ def _cells(row: Comparison) -> tuple[str, ...]:
         format_seconds(row.baseline_seconds),
         format_seconds(row.candidate_seconds),
         f"[{_colour(row.low, row.high)}]{row.speedup:.2f}x[/]",
-        f"{row.low:.2f} to {row.high:.2f}",
+        _span(row.low, row.high),
         f"{row.launches}+{row.launches}",
     )
 

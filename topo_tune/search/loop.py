@@ -1,4 +1,4 @@
-"""The search: screen candidates with the default interleaved, then confirm the best in fresh launches."""
+"""The search: screen candidates with the default interleaved, prune the best, confirm in fresh launches."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from topo_tune.records.search import (
     SearchTrace,
     TraceStep,
 )
+from topo_tune.search.prune import Pruned, prune
 from topo_tune.search.score import BaselineLaunch, baseline_log_seconds, log_speedups, score, score_of_gains
 from topo_tune.search.space import CanMeasure
 from topo_tune.search.strategies import DEFAULT_BUDGET, DEFAULT_STRATEGY, strategy
@@ -63,13 +64,14 @@ def search(
     blocks: int = BLOCKS,
     on_event: OnEvent | None = None,
 ) -> SearchTrace:
-    """Screen, then confirm; the whole search as a trace.
+    """Screen, prune, confirm; the whole search as a trace.
 
     Deterministic given the seed and the launches, so an interrupted search goes on when `evaluate` first
     hands back the launches that were recorded, in order. `weights`: size in bytes to weight, empty for all
     the same. `budget`: candidates of the first round. Raises MeasurementFailed when the default itself
     cannot be measured.
     """
+
     def objective(gains: Mapping[int, float]) -> float:
         return score_of_gains(gains, shares(gains, weights), tolerance=tolerance)
 
@@ -85,14 +87,26 @@ def search(
         on_event=on_event,
     )
     best = chosen.finalists(finalists)
+    pruned = Pruned(DEFAULTS, (), ())
+    if best:
+
+        def tell(phase: str, done: int, planned: int, launch: Launch) -> None:
+            _tell(on_event, phase, done, planned, launch)
+
+        pruned = prune(
+            best[0], space, evaluate, weights=weights, tolerance=tolerance, can_measure=can_measure, tell=tell
+        )
+        # What is left of the best comes first, the best as it was found stays in the race.
+        best = tuple(dict.fromkeys((pruned.env, *best)))[:finalists]
     confirmed = confirm(best, evaluate, weights=weights, blocks=blocks, on_event=on_event)
     return SearchTrace(
         strategy=strategy_name,
         seed=seed,
         space=space,
         candidates=tuple(dict.fromkeys(step.env for step in screened if step.env != DEFAULTS)),
-        steps=(*screened, *confirmed),
+        steps=(*screened, *pruned.steps, *confirmed),
         finalists=best,
+        effects=pruned.effects,
     )
 
 

@@ -61,9 +61,7 @@ def log_speedups(seconds: Mapping[int, float], baseline_log: Mapping[int, float]
     return {s: baseline_log[s] - math.log(t) for s, t in seconds.items() if s in baseline_log}
 
 
-def score_of_gains(
-    log_gains: Mapping[int, float], shares: Mapping[int, float], *, tolerance: float
-) -> float:
+def score_of_gains(log_gains: Mapping[int, float], shares: Mapping[int, float], *, tolerance: float) -> float:
     """The score of measured or predicted log speed-ups; see `score`."""
     gains = {size: log_gains[size] for size in shares}
     mean = math.fsum(shares[size] * gain for size, gain in gains.items())

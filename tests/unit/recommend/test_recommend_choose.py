@@ -5,12 +5,11 @@ import pytest
 
 from topo_tune.errors import NotEnoughEvidence
 from topo_tune.recommend.choose import NOT_PRUNED, recommend
-from topo_tune.recommend.explain import explain
 from topo_tune.records.bench import BenchPlan, Launch, SizeResult, TimingMode
 from topo_tune.records.inventory import BackendName
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv, nccl_env
 from topo_tune.records.recommendation import Advice, Recommendation
-from topo_tune.records.search import SearchSpace, SearchTrace, TraceStep
+from topo_tune.records.search import SearchSpace, SearchTrace, SearchVariable, SettingEffect, TraceStep
 from topo_tune.records.topology import Fabric, Topology
 
 SMALL, LARGE = 8192, 33554432
@@ -28,6 +27,14 @@ TOPOLOGY = Topology(
 )
 ONE = nccl_env({"NCCL_SOCKET_NTHREADS": 2})
 TWO = nccl_env({"NCCL_SOCKET_NTHREADS": 4, "NCCL_NSOCKS_PERTHREAD": 2})
+SPACE = SearchSpace(
+    (
+        SearchVariable(("NCCL_SOCKET_NTHREADS",), ("2", "4"), "test"),
+        SearchVariable(("NCCL_NSOCKS_PERTHREAD",), ("2",), "test"),
+    ),
+    (),
+    3,
+)
 NOISE = (1.00, 1.01, 0.99, 1.005, 0.995, 1.00)
 """What each block multiplies all its times with, and in reverse its candidates once more."""
 
@@ -43,6 +50,7 @@ def advice(
     wrong: tuple[NcclEnv, int] | None = None,
     noise: tuple[float, ...] = NOISE,
     minimum_gain: float = 0.03,
+    effects: tuple[SettingEffect, ...] = (),
 ) -> Recommendation:
     """What is recommended when finalists take these multiples of the default's times at (SMALL, LARGE)."""
     steps, launches = [], []
@@ -71,9 +79,7 @@ def advice(
                 )
             )
             steps.append(TraceStep(index, "confirm", env, None if error else 0.0, "", block + 1))
-    trace = SearchTrace(
-        "halving", 0, SearchSpace((), (), 0), tuple(finalists), tuple(steps), tuple(finalists)
-    )
+    trace = SearchTrace("halving", 0, SPACE, tuple(finalists), tuple(steps), tuple(finalists), tuple(effects))
     return recommend(
         trace,
         launches,
@@ -194,6 +200,14 @@ def test_notes_are_kept_and_say_that_several_variables_were_not_pruned() -> None
     assert advice({ONE: (0.5, 0.5)}).notes == ("replayed",)
 
 
+def test_what_each_setting_brings_is_handed_on_for_the_finalist_that_was_taken_apart() -> None:
+    effect = SettingEffect((("NCCL_NSOCKS_PERTHREAD", "2"),), 1.1, 1.05, 1.2, SMALL, 1.2, 1.1, 4)
+    answer = advice({TWO: (0.5, 0.4), ONE: (0.9, 0.9)}, effects=(effect,))
+    assert (answer.env, answer.effects, answer.notes) == (TWO, (effect,), ("replayed",))
+    other = advice({TWO: (0.9, 0.9), ONE: (0.5, 0.4)}, effects=(effect,))
+    assert (other.env, other.effects) == (ONE, ())
+
+
 def test_of_settings_that_gain_alike_the_smallest_is_recommended() -> None:
     assert advice({TWO: (0.9, 0.495), ONE: (0.9, 0.5)}).env == ONE
     assert advice({TWO: (0.9, 0.4), ONE: (0.9, 0.5)}).env == TWO
@@ -207,19 +221,3 @@ def test_the_recommended_finalist_is_listed_first() -> None:
 def test_a_recommendation_survives_json() -> None:
     answer = advice({ONE: (0.5, 0.5), TWO: (1.25, 0.4)}, errors={(TWO, 5): "hung"})
     assert msgspec.json.decode(msgspec.json.encode(answer), type=Recommendation) == answer
-
-
-def test_an_explanation_tells_the_settings_the_gain_per_size_and_what_it_holds_for() -> None:
-    lines = explain(advice({TWO: (0.9, 0.5), ONE: (1.25, 0.6)}, weights={SMALL: 0.0, LARGE: 1.0}))
-    assert lines[0] == "lab: all_reduce, bfloat16, 2 ranks, back end replay, 18 launches"
-    assert lines[1:4] == ("change:", "  NCCL_NSOCKS_PERTHREAD=2", "  NCCL_SOCKET_NTHREADS=4")
-    assert any(line.startswith("  32M: ") and "2.00x (" in line for line in lines)
-    assert any("weight zero: does not decide" in line for line in lines)
-    assert any("nccl 2.28.9" in line for line in lines)
-    assert f"note: {NOT_PRUNED}" in lines
-
-
-def test_an_explanation_of_nothing_to_change_says_so_and_why() -> None:
-    lines = explain(advice({ONE: (1.25, 0.4)}))
-    assert lines[1] == "change nothing"
-    assert "slower at 8K" in lines[2]

@@ -98,8 +98,8 @@ def true_gain(env: NcclEnv, speedup: Callable[[NcclEnv], np.ndarray], weights: d
 def test_where_no_setting_has_an_effect_nothing_is_changed_ninety_nine_times_in_a_hundred(
     noise: Noise, weights: dict[int, float]
 ) -> None:
-    answers = [answer(seed, no_effect, noise, weights) for seed in range(300)]
-    assert sum(a.advice is Advice.CHANGE for a in answers) <= 3
+    answers = [answer(seed, no_effect, noise, weights) for seed in range(1000)]
+    assert sum(a.advice is Advice.CHANGE for a in answers) <= 10
 
 
 def test_a_large_gain_on_the_weighted_sizes_is_found_and_recommended() -> None:
@@ -108,7 +108,8 @@ def test_a_large_gain_on_the_weighted_sizes_is_found_and_recommended() -> None:
     ]
     gains = [true_gain(a.env, socket_threads_help_large_and_hurt_small, LARGE_ONES) for a in answers]
     assert sum(gain >= 1.9 for gain in gains) >= 54
-    assert all(a.launches_total < 130 for a in answers)
+    # 118 to screen and confirm; pruning a best candidate of seven dimensions takes up to 80 more.
+    assert all(a.launches_total < 200 for a in answers)
 
 
 def inline_sends_undo_what_socket_threads_cost(env: NcclEnv) -> np.ndarray:

@@ -92,7 +92,9 @@ class ModelGuided:
     def finalists(self, count: int) -> tuple[NcclEnv, ...]:
         """Those launched most often, and among them the best by the model; never one that failed."""
         ranked = self._best(len(self._gains))
-        return tuple(sorted(ranked, key=lambda env: -min(len(self._gains[env]), len(LAST_ROUNDS) + 1)))[:count]
+        return tuple(sorted(ranked, key=lambda env: -min(len(self._gains[env]), len(LAST_ROUNDS) + 1)))[
+            :count
+        ]
 
     def _best(self, count: int) -> tuple[NcclEnv, ...]:
         """The best of those that were launched, by the model's mean, in random order of launch when cut short."""
@@ -101,7 +103,9 @@ class ModelGuided:
         envs = sorted(self._gains)
         model = _Model(self._space, self._gains)
         values = self._values(envs, model, curiosity=0.0)
-        return tuple(env for _, env in sorted(zip(values, envs, strict=True), key=lambda p: (-p[0], p[1])))[:count]
+        return tuple(env for _, env in sorted(zip(values, envs, strict=True), key=lambda p: (-p[0], p[1])))[
+            :count
+        ]
 
     def _proposals(self, count: int) -> tuple[NcclEnv, ...]:
         pool = self._pool()
@@ -156,7 +160,11 @@ class _Model:
         self._observed: dict[int, NDArray[Any]] = {
             size: numpy.array([0.0, *(_mean(gains[env], size) for env in envs)]) for size in self.sizes
         }
-        pooled = numpy.concatenate([self._observed[size][1:] for size in self.sizes]) if self.sizes else numpy.ones(1)
+        pooled = (
+            numpy.concatenate([self._observed[size][1:] for size in self.sizes])
+            if self.sizes
+            else numpy.ones(1)
+        )
         self._signal = max(float(numpy.mean(pooled**2)), NOISE_SD**2)
         matrix = self._kernel(self._known, self._known) + numpy.diag(NOISE_SD**2 / counts)
         self._inverse = numpy.linalg.inv(matrix)
