@@ -759,11 +759,18 @@ class Measurement:
             self.torch.cuda.synchronize()
 
     def _leave_together(self) -> None:
-        """Rank 0 holds the store, so it leaves last."""
+        """Stay until every rank has all of its results, and rank 0, which holds the store, until the others have left.
+
+        A rank whose own part of a collective is done may still have data of it to send: NCCL's network thread goes on
+        after the kernel has ended. A rank that left then would leave its peer waiting for ever.
+        """
         mark("leaving")
         self.store.set("done/%d" % self.rank, b"1")
+        self.store.wait(["done/%d" % rank for rank in range(self.world)])
         if self.rank == 0:
-            self.store.wait(["done/%d" % rank for rank in range(self.world)])
+            self.store.wait(["left/%d" % rank for rank in range(1, self.world)])
+        else:
+            self.store.set("left/%d" % self.rank, b"1")
 
 
 def pattern_of(rank: int, world: int) -> List[int]:
