@@ -210,7 +210,7 @@ def keep(folder: RunFolder, recommendation: Recommendation) -> None:
     if recommendation.advice is Advice.CHANGE:
         write_whole(folder.fragment, fragment(recommendation.env).encode())
         text = "".join(f"## {s.title}\n\n```\n{s.text}```\n\n" for s in snippets(recommendation.env))
-        write_whole(folder.snippets, text.encode())
+        write_whole(folder.snippets, f"# The settings, as launchers take them\n\n{text}".encode())
     else:
         # A fragment of an earlier answer must not outlive it.
         folder.fragment.unlink(missing_ok=True)

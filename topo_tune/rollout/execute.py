@@ -148,7 +148,7 @@ def rollback(
     return _stop(log, "rolled back as asked for, but not on every node", EXIT_ENVIRONMENT)
 
 
-class _Tripped(Exception):  # noqa: N818 - an outcome of a wave, not an error
+class _Tripped(Exception):
     """The wave must not be kept, and shall not be tried again."""
 
 

@@ -28,7 +28,10 @@ from topo_tune.cli.app import app
 
 REPOSITORY = Path(__file__).parents[3]
 PAGES = sorted(
-    path.relative_to(REPOSITORY) for path in (*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"))
+    path.relative_to(REPOSITORY)
+    for path in (*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"))
+    # Below a result lies its record: files of a run folder, not pages.
+    if len(path.relative_to(REPOSITORY).parts) < 4 or path.relative_to(REPOSITORY).parts[1] != "results"
 )
 KINDS = ("console", "console cluster", "console checkout")
 FENCE = re.compile(r"^```(console[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,8 +1,8 @@
 """Model-guided search: launch the single changes, learn from them, and launch what a model thinks best.
 
-Single changes and a few random combinations are launched first. From all launches so far a Gaussian process learns the
-log speed-up at each message size, and the settings that it thinks best under the objective, with some credit for what it
-does not know, are launched next. The model only proposes: finalists are settings that were launched several times.
+Single changes and a few random combinations are launched first. From all launches so far a Gaussian process learns
+the log speed-up at each message size, and the settings that it thinks best under the objective, with some credit for
+what it does not know, are launched next. The model only proposes: finalists were launched several times.
 
 The kernel is half additive over the dimensions and half falls with the number of dimensions in which two settings
 differ, so that effects are shared between settings and combinations can still be better or worse than their parts.
@@ -177,7 +177,7 @@ class _Model:
         variance = numpy.clip(self._signal - numpy.sum(weights * across, axis=1), 0.0, None)
         deviation = numpy.sqrt(variance).tolist()
         means = {size: (weights @ self._observed[size]).tolist() for size in self.sizes}
-        return means, {size: deviation for size in self.sizes}
+        return means, dict.fromkeys(self.sizes, deviation)
 
     def mean_of(self, env: NcclEnv) -> dict[int, float]:
         """Size to the mean log speed-up of one setting."""
