@@ -229,7 +229,7 @@ def nccl_version() -> Optional[str]:
     """`2.28.9`: the version of the NCCL that this torch was linked with."""
     import torch.cuda.nccl
 
-    version: Any = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    version: Any = torch.cuda.nccl.version()
     return ".".join(str(part) for part in version[:3]) if isinstance(version, tuple) else str(version)
 
 
