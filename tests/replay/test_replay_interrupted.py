@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from replay_demo import (
@@ -18,6 +21,8 @@ from replay_demo import (
     wait_until,
 )
 
+from topo_tune.bench.backends.replay import ReplayBackend
+from topo_tune.errors import Unreachable
 from topo_tune.records.bench import Launch
 from topo_tune.records.envelope import load_lines
 from topo_tune.records.recommendation import Recommendation
@@ -66,6 +71,60 @@ def test_an_interrupted_init_goes_on_to_the_same_answer(
     assert again == searched.body("50-recommendation.json", Recommendation)
     name = "50-topo-tune.conf"
     assert (demo.run_dir / name).read_bytes() == (searched.run_dir / name).read_bytes()
+
+
+class Away:
+    """A node that no agent can be had on while it is away; a replay asks it once a launch."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked = 0
+        self.from_launch: float = math.inf
+        ask = ReplayBackend._ask_each
+
+        def ask_or_not(backend: ReplayBackend, nodes: Any, env: Any) -> Any:
+            self.asked += 1
+            if self.asked > self.from_launch:
+                raise Unreachable("n2", "no route to it")
+            return ask(backend, nodes, env)
+
+        monkeypatch.setattr(ReplayBackend, "_ask_each", ask_or_not)
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> Away:
+    return Away(monkeypatch)
+
+
+def test_a_node_that_goes_away_during_a_search_blames_no_setting_and_the_search_goes_on_later(
+    searched: Demo, tmp_path: Path, away: Away, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo = make_demo(tmp_path / "demo", TWO_RACKS)
+    away.from_launch = 15
+
+    assert demo.init(*QUICK) == 3
+
+    said = capsys.readouterr().err
+    assert "n2: no route to it" in said
+    assert f"the same command with --output {demo.run_dir} goes on" in said
+    recorded = load_lines(demo.run_dir / "30-bench.jsonl", Launch)
+    assert (len(recorded), {launch.error for launch in recorded}) == (15, {None})
+    away.from_launch = math.inf
+    assert demo.init(*QUICK) == 0
+    again = demo.body("50-recommendation.json", Recommendation)
+    assert again == searched.body("50-recommendation.json", Recommendation)
+
+
+@pytest.mark.parametrize("from_launch", [0, 3, 6, 7, 9])
+def test_a_node_that_goes_away_under_the_guard_puts_the_wave_back_and_can_be_resumed(
+    sound: Demo, searched: Demo, away: Away, from_launch: int
+) -> None:
+    away.from_launch = from_launch
+
+    assert sound("apply", *GO) == 3
+
+    assert sound.picture(*NODES) == searched.picture(*NODES)
+    away.from_launch = math.inf
+    assert sound("apply", "--resume", *GO) == 0
 
 
 @pytest.fixture
@@ -130,6 +189,21 @@ def test_an_interrupted_rollout_puts_its_wave_back_at_once(
     assert sound.picture(*NODES) == searched.picture(*NODES)
     assert sound("status") == 0
     assert sound("apply", "--resume", *GO) == 0
+
+
+def test_a_terminal_that_closes_sends_two_hang_ups_and_the_wave_is_put_back_all_the_same(
+    sound: Demo, searched: Demo
+) -> None:
+    process = sound.start("apply", str(sound.run_dir), *GO, *SLOWLY)
+    wait_until(lambda: "proved" in sound.actions())
+
+    for _ in range(5):
+        os.killpg(process.pid, signal.SIGHUP)
+        time.sleep(0.03)
+    process.communicate(timeout=60)
+
+    assert sound.picture(*NODES) == searched.picture(*NODES)
+    assert sound("status") == 0
 
 
 def test_a_rollout_goes_on_when_the_reader_of_its_output_goes_away(sound: Demo) -> None:

@@ -40,6 +40,7 @@ from topo_tune.records.rollout import (
     WaveStatus,
 )
 from topo_tune.records.verdict import Outcome, Verdict
+from topo_tune.rollout.interrupts import Interrupts
 from topo_tune.rollout.journal import Journal
 from topo_tune.rollout.plan import check_conflicts
 from topo_tune.rollout.proof import can_tell, in_force_already, not_in_force
@@ -94,24 +95,35 @@ def execute(
 
     The result's exit code: 0 every wave kept; 1 a guard tripped, nothing could be proved, or no consent; 3 a
     node failed. Raises Refused for conflicts or a journal of another plan. Any other exception, an interrupt
-    too, is raised again once the wave is put back.
+    too, is raised again once the wave is put back; a further interrupt waits for that.
     """
     check_conflicts(plan)
     log = _Log(journal, on_event)
-    undo = _Undo(plan, log, restore)
-    state = _begin(plan, log)
+    steps = _Steps(plan, log, write, measure, probe, judge, policy)
+    with Interrupts() as interrupts:
+        undo = _Undo(plan, log, restore, interrupts)
+        return _all_waves(steps, undo, _begin(plan, log), consent, policy)
+
+
+def _all_waves(
+    steps: _Steps, undo: _Undo, state: RolloutState, consent: Consent, policy: Policy
+) -> RolloutResult:
+    log = undo.log
     if state.is_over:
+        undo.interrupts.hold()
         return _complete(undo, policy)
     if state.remaining() and not consent(state):
         return _result(log.state(), "not agreed to, so nothing was written", EXIT_ANSWER_IS_NO)
-    if not undo.settle():
+    undo.interrupts.hold()
+    is_settled = undo.settle()
+    undo.interrupts.release()
+    if not is_settled:
         return _stop(log, "a wave that was broken off could not be put back everywhere", EXIT_ENVIRONMENT)
-    steps = _Steps(plan, log, write, measure, probe, judge, policy)
     for name in state.remaining():
-        stopped = _one_wave(steps, undo, plan.wave(name), policy)
+        stopped = _one_wave(steps, undo, state.plan.wave(name), policy)
         if stopped is not None:
             return stopped
-    reason = "every wave is kept" if plan.waves else "every node has the setting already"
+    reason = "every wave is kept" if state.plan.waves else "every node has the setting already"
     log.append(Action.FINISHED, note=reason)
     return _result(log.state(), reason, EXIT_DONE)
 
@@ -127,8 +139,8 @@ def rollback(
     """Put the old bytes back on every node that was, or may have been, written; newest first.
 
     `waves` and `racks` narrow it down to those named. Nodes that have their old bytes count as done, so it
-    can be run again. Exit code 0, or 3 when a node could not be restored. Raises InputError for a name not in
-    the plan.
+    can be run again. Exit code 0, or 3 when a node could not be restored. An interrupt waits until every node
+    was tried. Raises InputError for a name not in the plan.
     """
     log = _Log(journal, on_event)
     state = journal.state()
@@ -137,15 +149,17 @@ def rollback(
             f"{journal.path} holds no plan", hint="nothing was written, so nothing needs undoing"
         )
     wanted = _selected(state.plan, waves, racks)
-    undo = _Undo(state.plan, log, restore)
     chosen = [wave for wave in reversed(state.plan.waves) if wave.name in wanted and _is_held(state, wave)]
     if not chosen:
         return _result(state, "nothing to roll back", EXIT_DONE)
-    # No short cut at the first failure: every node that can have its old bytes back shall have them.
-    done = [undo.roll_back(wave, "asked for") for wave in chosen]
-    if all(done):
-        return _stop(log, "rolled back as asked for", EXIT_DONE)
-    return _stop(log, "rolled back as asked for, but not on every node", EXIT_ENVIRONMENT)
+    with Interrupts() as interrupts:
+        interrupts.hold()
+        undo = _Undo(state.plan, log, restore, interrupts)
+        # No short cut at the first failure: every node that can have its old bytes back shall have them.
+        done = [undo.roll_back(wave, "asked for") for wave in chosen]
+        if all(done):
+            return _stop(log, "rolled back as asked for", EXIT_DONE)
+        return _stop(log, "rolled back as asked for, but not on every node", EXIT_ENVIRONMENT)
 
 
 class _Tripped(Exception):
@@ -158,6 +172,7 @@ class _Log:
     def __init__(self, journal: Journal, on_event: OnEvent) -> None:
         self._journal, self._on_event = journal, on_event
         self._lost: Exception | None = None
+        self._untold: Exception | None = None
 
     def append(self, action: Action, **fields: Any) -> None:
         self.check()
@@ -169,15 +184,23 @@ class _Log:
         Nothing is lost but the line: the journal still calls the node unsettled, and a restore can be
         repeated.
         """
+        if self._lost is not None:
+            return
         try:
-            self.append(action, **fields)
-        except (BrokenRecord, OSError) as exc:
+            entry = self._journal.append(action, **fields)
+        except Exception as exc:  # noqa: BLE001 - raised by `check`, once the nodes are safe
             self._lost = exc
+            return
+        try:
+            self._on_event(entry)
+        except Exception as exc:  # noqa: BLE001 - likewise; the journal itself goes on
+            self._untold = exc
 
     def check(self) -> None:
         """Raise what `try_append` met."""
-        if self._lost is not None:
-            raise self._lost
+        met = self._lost or self._untold
+        if met is not None:
+            raise met
 
     def has_plan(self) -> bool:
         return bool(self._journal.entries)
@@ -192,8 +215,8 @@ class _Log:
 class _Undo:
     """The way back to the old bytes."""
 
-    def __init__(self, plan: RolloutPlan, log: _Log, restore: OnNode) -> None:
-        self._plan, self.log, self._restore = plan, log, restore
+    def __init__(self, plan: RolloutPlan, log: _Log, restore: OnNode, interrupts: Interrupts) -> None:
+        self._plan, self.log, self._restore, self.interrupts = plan, log, restore, interrupts
 
     def settle(self) -> bool:
         """Put back every wave that was broken off. False when a node could not be restored."""
@@ -204,6 +227,9 @@ class _Undo:
     def put_back(self, wave: Wave, reason: str) -> bool:
         """Restore what is not settled in a wave, which may then run again. False: a node could not be."""
         state = self.log.state()
+        if state.wave(wave.name) in _ROLLED:
+            # A guard tripped, or somebody asked for it: this wave shall not run again.
+            return self.roll_back(wave, reason)
         unsettled = [node for node in wave.nodes if state.node(node) in UNSETTLED]
         if not unsettled and state.wave(wave.name) is not WaveStatus.IN_PROGRESS:
             return True
@@ -223,8 +249,19 @@ class _Undo:
         return is_done
 
     def _restore_nodes(self, wave: Wave, nodes: Sequence[str]) -> bool:
-        done = [self._restore_node(wave, node) for node in reversed(nodes)]
+        done = [self._restore_whatever_comes(wave, node) for node in reversed(nodes)]
         return all(done)
+
+    def _restore_whatever_comes(self, wave: Wave, node: str) -> bool:
+        # An interrupt is raised once every node was tried. A restore can be repeated, so the one that was
+        # broken off is tried again.
+        for _ in range(2):
+            try:
+                return self._restore_node(wave, node)
+            except (KeyboardInterrupt, SystemExit) as exc:
+                self.interrupts.remember(exc)
+        self.log.try_append(Action.RESTORE_FAILED, wave=wave.name, node=node, note="interrupted twice")
+        return False
 
     def _restore_node(self, wave: Wave, node: str) -> bool:
         plan = self._plan.node(node)
@@ -233,6 +270,10 @@ class _Undo:
             _check(node, self._restore(plan), plan.before, "restored")
         except HostError as exc:
             self.log.try_append(Action.RESTORE_FAILED, wave=wave.name, node=node, note=exc.reason)
+            return False
+        except Exception as exc:  # noqa: BLE001 - told with the result; the other nodes come first
+            note = f"{type(exc).__name__}: {exc}"
+            self.log.try_append(Action.RESTORE_FAILED, wave=wave.name, node=node, note=note)
             return False
         self.log.try_append(Action.RESTORED, wave=wave.name, node=node)
         return True
@@ -344,19 +385,27 @@ def _begin(plan: RolloutPlan, log: _Log) -> RolloutState:
 def _one_wave(steps: _Steps, undo: _Undo, wave: Wave, policy: Policy) -> RolloutResult | None:
     """Run a wave; None when it is kept, else how the rollout ended."""
     try:
+        return _run_or_undo(steps, undo, wave, policy)
+    except (Exception, KeyboardInterrupt, SystemExit) as exc:
+        # Whatever it is, nothing unproved stays behind; then it goes on its way.
+        undo.interrupts.hold()
+        reason = "interrupted" if isinstance(exc, KeyboardInterrupt) else f"{type(exc).__name__}: {exc}"
+        undo.put_back(wave, reason)
+        undo.log.try_append(Action.STOPPED, note=reason + _mixed_note(undo.log.state()))
+        raise
+
+
+def _run_or_undo(steps: _Steps, undo: _Undo, wave: Wave, policy: Policy) -> RolloutResult | None:
+    try:
         steps.run(wave)
     except _Tripped as exc:
+        undo.interrupts.hold()
         undo.roll_back(wave, str(exc))
         return _complete(undo, policy, reason=str(exc))
     except HostError as exc:
+        undo.interrupts.hold()
         undo.put_back(wave, exc.message)
         return _stop(undo.log, exc.message, EXIT_ENVIRONMENT)
-    except (Exception, KeyboardInterrupt, SystemExit) as exc:
-        # Whatever it is, nothing unproved stays behind; then it goes on its way.
-        reason = "interrupted" if isinstance(exc, KeyboardInterrupt) else f"{type(exc).__name__}: {exc}"
-        undo.put_back(wave, reason)
-        undo.log.try_append(Action.STOPPED, note=reason)
-        raise
     return None
 
 

@@ -27,7 +27,7 @@ from topo_tune.records.inventory import (
     SshOptions,
 )
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv, nccl_env
-from topo_tune.records.rollout import FileState, NodePlan, RolloutPlan, RolloutResult
+from topo_tune.records.rollout import FileState, JournalEntry, NodePlan, RolloutPlan, RolloutResult
 from topo_tune.records.verdict import Outcome, Verdict
 from topo_tune.rollout.execute import Policy, execute, rollback
 from topo_tune.rollout.journal import Journal
@@ -73,6 +73,7 @@ class Cluster:
     after_write: Callable[[str], None] = lambda node: None
     before_restore: Callable[[str], None] = lambda node: None
     on_measure: Callable[[tuple[str, ...], str], None] = lambda nodes, purpose: None
+    on_event: Callable[[JournalEntry], None] = lambda entry: None
 
     def root(self, node: str) -> Path:
         return self.home / "nodes" / node
@@ -169,10 +170,14 @@ class Cluster:
                 measure=self.measure,
                 probe=self.probe,
                 judge=self.judge,
-                on_event=lambda entry: self.events.append(entry.action.value),
+                on_event=self._watch,
                 consent=lambda state: consent,
                 policy=policy,
             )
+
+    def _watch(self, entry: JournalEntry) -> None:
+        self.events.append(entry.action.value)
+        self.on_event(entry)
 
     def rollback(self, **options: Any) -> RolloutResult:
         with self.journal() as journal:
