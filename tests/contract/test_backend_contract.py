@@ -15,7 +15,7 @@ from topo_tune.bench.backends import BACKENDS
 from topo_tune.bench.backends.interface import Backend
 from topo_tune.bench.plan import plan_bench
 from topo_tune.connect.local import LocalConnection
-from topo_tune.errors import ConnectionLost, Unreachable
+from topo_tune.errors import ConnectionLost, HostError, Unreachable
 from topo_tune.launch import LAUNCHERS
 from topo_tune.records.bench import BenchPlan, Launch
 from topo_tune.records.inventory import (
@@ -178,28 +178,35 @@ def test_readers_are_told_what_the_numbers_are(subject: Subject) -> None:
     assert all(note.strip() for note in notes)
 
 
-def test_a_node_that_is_lost_is_an_error_in_the_launch_and_no_exception(subject: Subject) -> None:
+def test_a_node_that_is_lost_is_named_by_an_exception_and_no_launch_of_the_setting(subject: Subject) -> None:
     subject.measure()
     subject.lose("n2")
 
-    lost, still_lost = subject.measure(), subject.measure()
+    with pytest.raises(HostError, match="n2") as lost:
+        subject.measure()
+    with pytest.raises(HostError, match="n2"):
+        subject.measure()
 
     subject.find("n2")
-    assert lost.error is not None
-    assert still_lost.error is not None
-    assert "n2" in still_lost.error
-    assert (lost.results, lost.is_usable) == ((), False)
+    assert lost.value.host == "n2"
+
+
+def test_a_line_that_is_cut_costs_no_launch_while_the_node_can_be_reached(subject: Subject) -> None:
+    subject.measure()
+    subject.lose("n2")
+    subject.find("n2")
+
+    assert subject.measure().error is None
 
 
 def test_a_node_that_is_back_is_measured_again(subject: Subject) -> None:
     subject.measure()
     subject.lose("n1")
-    subject.measure()
+    with pytest.raises(HostError, match="n1"):
+        subject.measure()
     subject.find("n1")
 
-    again = [subject.measure() for _ in range(2)][-1]
-
-    assert again.error is None
+    assert subject.measure().error is None
 
 
 def test_closing_twice_is_harmless(subject: Subject) -> None:

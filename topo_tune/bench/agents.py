@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from topo_tune.connect.interface import Channel, Command
 from topo_tune.connect.program import parse_line
@@ -21,6 +21,7 @@ _POLL_SECONDS = 0.5
 _CLOSING_AT_ONCE = 32
 
 OpenChannel = Callable[[Node, Command], Channel]
+Result = TypeVar("Result")
 
 
 class Agent:
@@ -87,7 +88,7 @@ class Agent:
 
 
 class AgentPool:
-    """The agents of a run. An agent that fails is dropped, and the next trial starts a new one."""
+    """The agents of a run. An agent that fails is dropped, and the next attempt starts a new one."""
 
     def __init__(
         self, backend: BackendName, commands: Callable[[Node], Command], open_channel: OpenChannel
@@ -109,6 +110,18 @@ class AgentPool:
             if not agent.ready:
                 self._await_ready(agent)
         return agents
+
+    def attempt(self, work: Callable[[], Result]) -> Result:
+        """Do what needs agents; when one cannot be had or is lost on the way, do it once more with fresh ones.
+
+        What an agent tells of its ranks is a result. An agent that is gone tells nothing of the setting that was
+        tried, so a second loss raises its HostError instead of becoming anybody's result.
+        """
+        try:
+            return work()
+        except HostError:
+            self.close()
+            return work()
 
     def drop(self, node: Node) -> None:
         """Let go of a node's agent."""

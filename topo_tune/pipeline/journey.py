@@ -6,8 +6,9 @@ in the run folder before the next begins, so that a run can be interrupted anywh
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,14 @@ from topo_tune.bench.backends.interface import Backend
 from topo_tune.bench.plan import plan_bench, weights_of
 from topo_tune.bench.record import RecordedLaunches
 from topo_tune.bench.surface import load_surface
-from topo_tune.errors import InputError, MissingCapability, Refused, did_you_mean
+from topo_tune.errors import (
+    HostError,
+    InputError,
+    MeasurementFailed,
+    MissingCapability,
+    Refused,
+    did_you_mean,
+)
 from topo_tune.pipeline.cluster import SEED, Cluster, Watch, reach
 from topo_tune.recommend.choose import recommend as choose
 from topo_tune.recommend.conf import fragment, snippets
@@ -96,7 +104,7 @@ def init(inventory: Inventory, output: Path, options: SearchOptions, watch: Watc
         answering = tuple(n for n in inventory.nodes() if n.name in wanted and found.node(n.name) is not None)
         if not answering:
             raise MissingCapability(f"none of the nodes to measure on answered: {fold(wanted)}")
-        with cluster.backend(options.seed) as backend:
+        with cluster.backend(options.seed) as backend, _told_what_is_kept(output):
             _search(folder, inventory, topology, found, answering, backend, options, watch)
     recommendation = recommend(folder, tolerance=options.tolerance, minimum_gain=options.minimum_gain)
     keep(folder, recommendation)
@@ -232,7 +240,11 @@ def bench(
     made: list[Launch] = []
     order = tuple(dict.fromkeys((DEFAULTS, *settings)))
     nodes = cluster.inventory.nodes()
-    with cluster.backend() as backend, tempfile.TemporaryDirectory(prefix="topo-tune-") as nowhere:
+    with (
+        _told_what_is_kept(output),
+        cluster.backend() as backend,
+        tempfile.TemporaryDirectory(prefix="topo-tune-") as nowhere,
+    ):
         record = RecordedLaunches(
             output if output is not None else Path(nowhere) / "30-bench.jsonl",
             lambda env, purpose, index: backend.measure(nodes, env, plan, index=index, purpose=purpose),
@@ -245,6 +257,25 @@ def bench(
                 made.append(record.evaluate(env, "bench"))
                 watch.on_progress(Progress("bench", len(made), launches * len(order), _launch_text(made[-1])))
         return tuple(made), backend.notes()
+
+
+@contextlib.contextmanager
+def _told_what_is_kept(output: Path | None) -> Iterator[None]:
+    """Says, when a node was lost for good, that no setting is blamed for it and how to go on."""
+    try:
+        yield
+    except HostError as exc:
+        kept = (
+            ""
+            if output is None
+            else (
+                f"what was measured is kept: once the node answers, the same command with --output {output} goes on"
+            )
+        )
+        raise MeasurementFailed(
+            f"a node was lost, and again with fresh agents, so this launch counts for nothing: {exc.message}",
+            hint="; ".join(filter(None, (exc.hint, kept))) or None,
+        ) from exc
 
 
 def _limit_of(inventory: Inventory, backend: Backend) -> Callable[[NcclEnv], bool] | None:

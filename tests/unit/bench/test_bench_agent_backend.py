@@ -10,7 +10,7 @@ from agent_doubles import Channels, node
 
 from topo_tune.bench.backends import agent as agent_module
 from topo_tune.bench.backends.agent import AgentBackend, merge_ranks, settings_in_log, wrong_sums
-from topo_tune.errors import InputError
+from topo_tune.errors import HostError, InputError
 from topo_tune.records.bench import BenchPlan, Launch, SizeResult, TimingMode
 from topo_tune.records.inventory import BackendName, ConnectionKind, Inventory, Node, Rack, SshOptions
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv, nccl_env
@@ -209,15 +209,41 @@ def test_a_port_that_is_taken_twice_is_told() -> None:
     assert site.measure().error == "rank 0: EADDRINUSE"
 
 
-def test_a_lost_agent_is_the_error_of_its_launch_and_is_replaced_for_the_next() -> None:
+def test_a_lost_agent_says_nothing_of_the_setting_so_its_launch_is_tried_with_fresh_ones() -> None:
     site = Site()
     site.errors = {"n2": ["dies"]}
 
-    lost, again = site.measure(), site.measure()
+    launch = site.measure(TUNED)
 
-    assert lost.error == "n2: the bench agent ended without a word"
-    assert again.error is None
-    assert len(site.channels.opened["n2"]) == 2
+    assert launch.error is None
+    assert [len(site.channels.opened[name]) for name in ("n1", "n2")] == [2, 2]
+    assert [channel.closed for channel in site.channels.opened["n2"]] == [1, 0]
+
+
+def test_an_agent_that_is_lost_twice_is_no_launch_at_all() -> None:
+    site = Site()
+    site.errors = {"n2": ["dies", "dies"]}
+
+    with pytest.raises(HostError, match="n2: the bench agent ended without a word"):
+        site.measure(TUNED)
+
+    assert site.measure(TUNED).error is None
+
+
+def test_a_node_that_is_lost_is_told_and_not_what_its_peers_saw_of_it() -> None:
+    site = Site()
+    site.errors = {"n1": ["rank 0: Connection reset by peer"] * 2, "n2": ["dies", "dies"]}
+
+    with pytest.raises(HostError, match="n2: the bench agent ended"):
+        site.measure(TUNED)
+
+
+def test_a_setting_that_fails_in_its_ranks_is_not_tried_again() -> None:
+    site = Site()
+    site.errors = {"n2": ["rank 2: out of memory"]}
+
+    assert site.measure(TUNED).error == "rank 2: out of memory"
+    assert len(site.trials()) == 1
 
 
 def test_a_bug_on_the_way_to_one_node_keeps_nobody_waiting_for_the_others() -> None:
@@ -307,6 +333,15 @@ def test_a_probe_that_fails_keeps_its_error() -> None:
     site.errors = {"n1": ["rank 0: no luck"]}
 
     assert site.backend.probe(NODES, DEFAULTS).error == "rank 0: no luck"
+
+
+def test_a_probe_whose_agent_is_lost_is_made_again_and_at_last_no_probe_at_all() -> None:
+    site = Site()
+    site.errors = {"n1": ["dies", None, "dies", "dies"]}  # type: ignore[list-item]
+
+    assert site.backend.probe(NODES, DEFAULTS).error is None
+    with pytest.raises(HostError, match="n1: the bench agent ended"):
+        site.backend.probe(NODES, DEFAULTS)
 
 
 def test_a_probe_of_gloo_says_that_nobody_reads_the_variables() -> None:

@@ -10,6 +10,7 @@ from agent_doubles import READY, Channels, node
 
 from topo_tune.bench.backends.replay import ReplayBackend
 from topo_tune.bench.surface import Recording, Surface, load_surface
+from topo_tune.errors import HostError
 from topo_tune.records.bench import BenchPlan, Launch, TimingMode
 from topo_tune.records.inventory import BackendName, Inventory, Rack, ReplayFault, ReplayOptions, SshOptions
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv, nccl_env
@@ -238,24 +239,24 @@ def test_a_probe_tells_each_nodes_variables_with_the_line_they_come_from() -> No
     ]
 
 
-def test_a_node_that_is_lost_is_the_error_of_the_launch_and_is_started_anew_for_the_next() -> None:
+def test_a_node_that_is_lost_is_no_launch_and_is_started_anew_for_the_next() -> None:
     site = Site()
     site.measure()
     site.is_dead = True
-    lost = site.measure()
+    with pytest.raises(HostError, match="n1: the bench agent ended"):
+        site.measure()
     site.is_dead = False
 
     again = site.measure()
 
-    assert lost.error is not None
-    assert lost.error.startswith("n1: the bench agent ended")
     assert again.error is None
-    assert len(site.channels.opened["n1"]) == 2
+    assert len(site.channels.opened["n1"]) == 3
 
 
-def test_a_node_that_is_lost_is_the_error_of_a_probe() -> None:
+def test_a_node_that_is_lost_is_no_probe() -> None:
     site = Site()
     site.measure()
     site.is_dead = True
 
-    assert site.backend.probe(NODES, DEFAULTS).error is not None
+    with pytest.raises(HostError, match="n1: the bench agent ended"):
+        site.backend.probe(NODES, DEFAULTS)

@@ -47,16 +47,11 @@ class AgentBackend:
     def measure(
         self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str
     ) -> Launch:
-        """One launch; whatever goes wrong is its `error`."""
+        """One launch; whatever goes wrong in its ranks is its `error`. Raises HostError; see the interface."""
         started_at = utc_now()
         clock = time.monotonic()
-        ranks = 0
-        error: str | None = None
-        answers: list[dict[str, Any]] = []
-        try:
-            ranks, error, answers = self._trial(nodes, env, self._with_fair_deadline(plan, env), probe=False)
-        except HostError as exc:
-            error = exc.message
+        fair = self._with_fair_deadline(plan, env)
+        ranks, error, answers = self._pool.attempt(lambda: self._trial(nodes, env, fair, probe=False))
         results = () if error else merge_ranks(answers)
         if error is None and env == DEFAULTS:
             self._slowest_default_seconds = max(self._trial_seconds, self._slowest_default_seconds or 0.0)
@@ -88,10 +83,7 @@ class AgentBackend:
             dtype="bfloat16",
             sizes_bytes=_PROBE_SIZES_BYTES,
         )
-        try:
-            ranks, error, answers = self._trial(nodes, env, plan, probe=True)
-        except HostError as exc:
-            return Probe(nodes=names, at=at, ranks=0, source="nccl log", settings=(), error=exc.message)
+        ranks, error, answers = self._pool.attempt(lambda: self._trial(nodes, env, plan, probe=True))
         per_node = ranks // len(nodes)
         settings = tuple(
             setting
@@ -209,8 +201,10 @@ class AgentBackend:
     def _run_everywhere(
         self, agents: list[Agent], request: dict[str, Any], per_node: int, deadline_seconds: float
     ) -> list[dict[str, Any]]:
+        """What the agents tell of their ranks, in the order in which it came. Raises the HostError of a lost one."""
         failed = threading.Event()
         replies: list[dict[str, Any]] = []
+        lost: list[HostError] = []
 
         def run_on(position: int) -> None:
             agent = agents[position]
@@ -218,12 +212,12 @@ class AgentBackend:
             try:
                 agent.send({**request, "node": agent.node.name, "first_rank": position * per_node})
                 reply = self._await_result(agent, request["id"], deadline_seconds + _GRACE_SECONDS, failed)
+                replies.append(reply)
             except HostError as exc:
-                reply = {"ok": False, "error": exc.message}
+                lost.append(exc)
                 self._pool.drop(agent.node)
             finally:
                 # Whatever came up here, the other nodes do not wait for this one until the deadline.
-                replies.append(reply)
                 if not reply["ok"]:
                     failed.set()
 
@@ -234,6 +228,8 @@ class AgentBackend:
                 # Ctrl-C in the waiting thread: tell the others to abort before the pool joins them.
                 failed.set()
                 raise
+        if lost:
+            raise lost[0]
         return replies
 
     def _await_result(

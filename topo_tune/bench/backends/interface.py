@@ -10,7 +10,11 @@ from topo_tune.records.nccl_env import NcclEnv
 
 
 class Backend(Protocol):
-    """Measures launches and probes. A launch that fails is a Launch with an `error`, never an exception."""
+    """Measures launches and probes. A launch that fails is a Launch with an `error`.
+
+    A node that cannot be reached, or goes away on the way, says nothing of the setting: then both methods try once
+    more with fresh processes on the nodes, and raise HostError when that fails as well.
+    """
 
     def measure(
         self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str

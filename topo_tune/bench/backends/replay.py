@@ -41,7 +41,10 @@ class ReplayBackend:
     def measure(
         self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str
     ) -> Launch:
-        """One replayed launch; a setting that was not recorded, or nodes that differ, is its `error`."""
+        """One replayed launch; a setting that was not recorded, or nodes that differ, is its `error`.
+
+        Raises HostError; see the interface.
+        """
         started_at = utc_now()
         clock = time.monotonic()
         results, error, notes = self._draw(nodes, env, plan, index, purpose)
@@ -64,10 +67,7 @@ class ReplayBackend:
         names = tuple(node.name for node in nodes)
         at = utc_now()
         source = "nccl's reading rules (replay)"
-        try:
-            in_force = self._in_force(nodes, env)
-        except HostError as exc:
-            return Probe(nodes=names, at=at, ranks=0, source=source, settings=(), error=exc.message)
+        in_force = self._in_force(nodes, env)
         settings = tuple(
             SettingInForce(rank=rank, node=name, name=setting, value=value, evidence=where)
             for rank, name in enumerate(names)
@@ -98,6 +98,9 @@ class ReplayBackend:
         self._pool.close()
 
     def _in_force(self, nodes: tuple[Node, ...], env: NcclEnv) -> dict[str, dict[str, tuple[str, str]]]:
+        return self._pool.attempt(lambda: self._ask_each(nodes, env))
+
+    def _ask_each(self, nodes: tuple[Node, ...], env: NcclEnv) -> dict[str, dict[str, tuple[str, str]]]:
         request = {"op": "resolve", "env": self._inventory.env.merged(env).as_dict()}
         in_force = {}
         for agent in self._pool.agents(nodes):
@@ -114,10 +117,7 @@ class ReplayBackend:
     def _draw(
         self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, index: int, purpose: str
     ) -> tuple[tuple[SizeResult, ...], str | None, tuple[str, ...]]:
-        try:
-            in_force = self._in_force(nodes, env)
-        except HostError as exc:
-            return (), exc.message, ()
+        in_force = self._in_force(nodes, env)
         effective = {name: self._effective(settings) for name, settings in in_force.items()}
         if len(set(effective.values())) > 1:
             listed = "; ".join(f"{name}: {found}" for name, found in effective.items())
