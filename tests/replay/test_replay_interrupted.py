@@ -22,9 +22,11 @@ from replay_demo import (
 )
 
 from topo_tune.bench.backends.replay import ReplayBackend
+from topo_tune.cli.app import run
 from topo_tune.errors import Unreachable
 from topo_tune.records.bench import Launch
 from topo_tune.records.envelope import load_lines
+from topo_tune.records.lock import held_alone
 from topo_tune.records.recommendation import Recommendation
 from topo_tune.records.search import SearchTrace
 from topo_tune.rollout.journal import Journal
@@ -71,6 +73,27 @@ def test_an_interrupted_init_goes_on_to_the_same_answer(
     assert again == searched.body("50-recommendation.json", Recommendation)
     name = "50-topo-tune.conf"
     assert (demo.run_dir / name).read_bytes() == (searched.run_dir / name).read_bytes()
+
+
+def test_a_second_search_in_a_folder_where_one_is_at_work_is_refused(
+    sound: Demo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sound.picture()
+
+    with held_alone(sound.run_dir / ".run.lock"):
+        assert sound.init(*QUICK) == 2
+
+    assert "another topo-tune works in" in capsys.readouterr().err
+    assert sound.picture() == before
+
+
+def test_a_second_bench_into_a_file_where_one_is_at_work_is_refused(sound: Demo, tmp_path: Path) -> None:
+    file = tmp_path / "launches.jsonl"
+
+    with held_alone(tmp_path / ".launches.jsonl.lock"):
+        assert run(["bench", "-c", str(sound.cluster), "-n", "1", "-o", str(file)]) == 2
+
+    assert not file.exists()
 
 
 class Away:

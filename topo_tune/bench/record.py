@@ -22,12 +22,21 @@ class RecordedLaunches:
     """
 
     def __init__(self, path: Path, measure: Measure, *, append_only: bool = False) -> None:
-        """`append_only`: never give back what is on file; a guard must measure now, whatever it measured before."""
+        """`append_only`: never give back what is on file; a guard must measure now, whatever it measured before.
+
+        Raises BrokenRecord when the launches on file are not numbered as they stand.
+        """
         self._path = path
         self._measure = measure
         if not path.exists():
             save_lines_head(path, Launch)
         self._launches = list(load_lines(path, Launch))
+        for position, launch in enumerate(self._launches):
+            if launch.index != position:
+                raise BrokenRecord(
+                    f"{path}: launch {launch.index} stands where launch {position} belongs",
+                    hint="two runs wrote into it, or it was edited by hand; use a new file",
+                )
         self._next = len(self._launches) if append_only else 0
 
     @property

@@ -31,6 +31,7 @@ from topo_tune.recommend.conf import fragment, snippets
 from topo_tune.records.bench import BenchPlan, Launch
 from topo_tune.records.envelope import load, load_lines, save, write_whole
 from topo_tune.records.inventory import BackendName, Inventory, Node
+from topo_tune.records.lock import held_alone
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
 from topo_tune.records.nodeset import fold
 from topo_tune.records.progress import Progress
@@ -91,23 +92,26 @@ def init(inventory: Inventory, output: Path, options: SearchOptions, watch: Watc
             f"`{options.strategy}` is not a search strategy", hint=did_you_mean(options.strategy, STRATEGIES)
         )
     folder = RunFolder.create(output, inventory)
-    with reach(inventory, watch) as cluster:
-        if folder.scan.exists():
-            found = load(folder.scan, Scan)
-        else:
-            found, _ = scan(cluster)
-            save(folder.scan, found, made_from=(folder.inventory,))
-        # Always made from the file, so that a run which was interrupted between the two goes on as well.
-        topology = topology_of(found, inventory)
-        save(folder.topology, topology, made_from=(folder.scan,))
-        wanted = inventory.bench_nodes or tuple(node.name for node in inventory.nodes())
-        answering = tuple(n for n in inventory.nodes() if n.name in wanted and found.node(n.name) is not None)
-        if not answering:
-            raise MissingCapability(f"none of the nodes to measure on answered: {fold(wanted)}")
-        with cluster.backend(options.seed) as backend, _told_what_is_kept(output):
-            _search(folder, inventory, topology, found, answering, backend, options, watch)
-    recommendation = recommend(folder, tolerance=options.tolerance, minimum_gain=options.minimum_gain)
-    keep(folder, recommendation)
+    with held_alone(folder.lock):
+        with reach(inventory, watch) as cluster:
+            if folder.scan.exists():
+                found = load(folder.scan, Scan)
+            else:
+                found, _ = scan(cluster)
+                save(folder.scan, found, made_from=(folder.inventory,))
+            # Always made from the file, so that a run which was interrupted between the two goes on as well.
+            topology = topology_of(found, inventory)
+            save(folder.topology, topology, made_from=(folder.scan,))
+            wanted = inventory.bench_nodes or tuple(node.name for node in inventory.nodes())
+            answering = tuple(
+                n for n in inventory.nodes() if n.name in wanted and found.node(n.name) is not None
+            )
+            if not answering:
+                raise MissingCapability(f"none of the nodes to measure on answered: {fold(wanted)}")
+            with cluster.backend(options.seed) as backend, _told_what_is_kept(output):
+                _search(folder, inventory, topology, found, answering, backend, options, watch)
+        recommendation = recommend(folder, tolerance=options.tolerance, minimum_gain=options.minimum_gain)
+        keep(folder, recommendation)
     return recommendation
 
 
@@ -241,6 +245,7 @@ def bench(
     order = tuple(dict.fromkeys((DEFAULTS, *settings)))
     nodes = cluster.inventory.nodes()
     with (
+        contextlib.nullcontext() if output is None else held_alone(output.with_name(f".{output.name}.lock")),
         _told_what_is_kept(output),
         cluster.backend() as backend,
         tempfile.TemporaryDirectory(prefix="topo-tune-") as nowhere,

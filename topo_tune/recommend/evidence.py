@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from topo_tune.errors import BrokenRecord
 from topo_tune.records.bench import Launch
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
 from topo_tune.records.search import Comparison, SearchTrace
@@ -40,7 +41,7 @@ def gather(
     """Evidence for each finalist of the trace, in its order. `confidence`: of every single interval.
 
     `weights`: size in bytes to weight; empty weighs every size that all usable confirmation launches
-    measured.
+    measured. Raises BrokenRecord when a launch is not of the setting that the trace names.
     """
     blocks = _blocks(trace, launches)
     usable = [launch for block in blocks for launch in block.values() if launch.is_usable]
@@ -57,7 +58,13 @@ def _blocks(trace: SearchTrace, launches: Sequence[Launch]) -> tuple[Mapping[Ncc
     blocks: dict[int, dict[NcclEnv, Launch]] = {}
     for step in trace.steps:
         if step.block is not None and step.launch in by_index:
-            blocks.setdefault(step.block, {})[step.env] = by_index[step.launch]
+            launch = by_index[step.launch]
+            if launch.env != step.env:
+                raise BrokenRecord(
+                    f"launch {step.launch} was one of {launch.env}, and the search says of {step.env}",
+                    hint="the launches and the search are of different runs; search again in a new folder",
+                )
+            blocks.setdefault(step.block, {})[step.env] = launch
     return tuple(blocks.values())
 
 

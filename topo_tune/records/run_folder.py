@@ -28,6 +28,7 @@ class RunFolder:
         self.journal = path / "60-journal.jsonl"
         self.guard = path / "61-guard.jsonl"
         self.proofs = path / "62-proofs.jsonl"
+        self.lock = path / ".run.lock"
 
     @classmethod
     def create(cls, path: Path, inventory: Inventory) -> RunFolder:

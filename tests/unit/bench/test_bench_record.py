@@ -7,7 +7,7 @@ import pytest
 from topo_tune.bench.record import RecordedLaunches
 from topo_tune.errors import BrokenRecord
 from topo_tune.records.bench import Launch
-from topo_tune.records.envelope import load_lines
+from topo_tune.records.envelope import append_line, load_lines
 from topo_tune.records.inventory import BackendName
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv, nccl_env
 
@@ -90,3 +90,12 @@ def test_a_guard_never_gets_an_old_launch(tmp_path: Path) -> None:
     launch = record.evaluate(DEFAULTS, "baseline")
 
     assert (launch.index, bench.made, record.recorded) == (2, [2], 3)
+
+
+def test_a_file_that_two_runs_wrote_into_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "30-bench.jsonl"
+    interrupted(path)
+    append_line(path, Launch(1, "baseline", ("n1",), DEFAULTS, BackendName.NCCL, 8, "2026-01-01", 1.0))
+
+    with pytest.raises(BrokenRecord, match="launch 1 stands where launch 2 belongs"):
+        RecordedLaunches(path, Bench().measure)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from topo_tune.errors import NotEnoughEvidence
+from topo_tune.errors import BrokenRecord, NotEnoughEvidence
 from topo_tune.recommend.choose import NOT_PRUNED, recommend
 from topo_tune.records.bench import BenchPlan, Launch, SizeResult, TimingMode
 from topo_tune.records.inventory import BackendName
@@ -117,6 +117,17 @@ def test_no_difference_means_change_nothing() -> None:
     answer = advice({ONE: (1.0, 1.0)})
     assert (answer.advice, answer.env) == (Advice.CHANGE_NOTHING, DEFAULTS)
     assert "the gain is not proved" in answer.reason
+
+
+def test_launches_of_another_setting_than_the_search_names_are_refused() -> None:
+    launch = Launch(0, "confirm", ("n1",), TWO, BackendName.REPLAY, 2, "2026-01-01T00:00:00Z", 1.0)
+    steps = (TraceStep(0, "confirm", ONE, 0.0, "", 1),)
+    trace = SearchTrace("halving", 0, SPACE, (ONE,), steps, (ONE,), ())
+
+    with pytest.raises(
+        BrokenRecord, match="launch 0 was one of .*NSOCKS.*, and the search says of NCCL_SOCKET"
+    ):
+        recommend(trace, (launch,), cluster="lab", plan=PLAN, topology=TOPOLOGY, weights={})
 
 
 def test_a_gain_with_one_size_slower_means_change_nothing_and_says_which_size() -> None:
