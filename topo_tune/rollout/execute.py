@@ -6,6 +6,7 @@ was broken off is put back to its old bytes and then runs again from its start.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -72,6 +73,13 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """keep a wave although its back end reads no NCCL variable, so that nothing shows the setting in force"""
     keep_earlier: bool = True
     """keep earlier waves when one is rolled back; ignored where mixed settings could hang a job"""
+
+    @property
+    def looks(self) -> int:
+        """How often one wave may be judged: what `judge_throughput` shares its confidence among."""
+        if self.more < 1:
+            return 1
+        return 1 + max(0, math.ceil((self.most - self.launches) / self.more))
 
 
 def execute(

@@ -100,10 +100,52 @@ def test_a_launch_that_fails_only_after_the_change_regresses() -> None:
     assert "rank 1 died" in verdict.reason
 
 
-def test_a_cluster_that_failed_before_as_well_is_judged_by_what_finished() -> None:
+def test_a_cluster_that_failed_before_as_well_never_passes_with_a_failure() -> None:
     verdict = judge((*STEADY, launch(error="rank 1 died")), (*STEADY, launch(error="rank 1 died")))
-    assert verdict.outcome is Outcome.PASS
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "rank 1 died" in verdict.reason
     assert (verdict.launches_before, verdict.launches_after) == (4, 4)
+
+
+def test_a_cluster_that_failed_before_as_well_still_regresses_by_what_finished() -> None:
+    slow = (*launches(2.0, 2.01, 1.99, 2.0), launch(error="rank 1 died"))
+    assert judge((*STEADY, launch(error="rank 1 died")), slow).outcome is Outcome.REGRESSED
+
+
+def test_failures_before_and_none_after_are_judged_by_what_finished() -> None:
+    assert judge((*STEADY, launch(error="rank 1 died")), STEADY).outcome is Outcome.PASS
+
+
+def test_one_failure_before_does_not_excuse_twelve_of_sixteen_after() -> None:
+    after = (*launches(0.5, 0.5, 0.505, 0.5), *(launch(error="rank 1 hung"),) * 12)
+    verdict = judge((*STEADY, launch(error="rank 1 died")), after)
+    assert verdict.outcome is Outcome.REGRESSED
+    assert "12 of 16 launches failed after the change, 1 of 5 before it: rank 1 hung" in verdict.reason
+
+
+def test_a_size_that_loses_half_regresses_however_much_the_others_gain() -> None:
+    after = tuple(launch(100e-6 * noise, 4e-3 * noise) for noise in (1.0, 1.01, 0.99, 1.0))
+    verdict = judge(STEADY, after)
+    assert verdict.change == pytest.approx(0.118, abs=0.01)
+    assert verdict.outcome is Outcome.REGRESSED
+    assert verdict.reason.startswith("at 8K, throughput -50.0%")
+
+
+def test_nothing_passes_while_the_estimate_of_a_size_is_beyond_twice_the_edge() -> None:
+    before = tuple(launch(50e-6 * noise, 10e-3 / noise) for noise in (1.0, 1.1, 0.9, 1.0))
+    after = tuple(launch(55e-6 * noise, 8e-3 / noise) for noise in (1.0, 1.1, 0.9, 1.0))
+    verdict = judge(before, after)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "but at 8K, throughput -9.1%" in verdict.reason
+
+
+def test_each_look_gets_its_share_of_the_confidence() -> None:
+    once, four = judge(STEADY, STEADY), judge(STEADY, STEADY, looks=4)
+    assert once.confidence == pytest.approx(0.95)
+    assert four.confidence == pytest.approx(0.9875)
+    assert four.low is not None
+    assert once.low is not None
+    assert four.low < once.low
 
 
 def test_a_launch_without_a_weighted_size_does_not_count() -> None:
@@ -158,3 +200,25 @@ def test_a_change_on_the_edge_is_let_through_no_more_often_than_promised() -> No
 
 def test_a_change_of_ten_per_cent_at_two_per_cent_noise_is_nearly_always_caught() -> None:
     assert outcomes(-0.10, 0.02, 1000, seed=20260107)[Outcome.REGRESSED] > 0.98
+
+
+@pytest.mark.parametrize(("cv", "each"), [(0.02, 6), (0.08, 5), (0.2, 3)])
+def test_sizes_that_vary_by_themselves_do_not_raise_more_false_alarms(cv: float, each: int) -> None:
+    rng = np.random.default_rng(20260108)
+    regressed = 0
+    for noise in np.exp(rng.normal(0.0, cv, (10_000, 2, each, 2))):
+        before, after = (tuple(launch(50e-6 * a, 10e-3 * b) for a, b in side) for side in noise)
+        regressed += judge(before, after).outcome is Outcome.REGRESSED
+    assert regressed / 10_000 <= 0.025
+
+
+def test_four_looks_at_growing_data_without_a_change_regress_more_rarely_than_promised() -> None:
+    rng = np.random.default_rng(20260109)
+    regressed = 0
+    for noise in np.exp(rng.normal(0.0, 0.2, (2500, 25))):
+        before = launches(*noise[:5])
+        regressed += any(
+            judge(before, launches(*noise[5:end]), looks=4).outcome is Outcome.REGRESSED
+            for end in (10, 15, 20, 25)
+        )
+    assert regressed / 2500 <= 0.025

@@ -196,6 +196,18 @@ def test_an_inconclusive_verdict_gets_more_launches_up_to_the_budget(cluster):
     assert judged == [2, 4, 6]
 
 
+@pytest.mark.parametrize(
+    ("launches", "more", "most"), [(5, 5, 20), (2, 2, 6), (5, 5, 21), (3, 5, 3), (5, 5, 4), (5, 0, 20)]
+)
+def test_the_policy_knows_how_often_a_wave_is_judged_at_most(cluster, launches, more, most):
+    cluster.refused = {"a1": Outcome.INCONCLUSIVE}
+    policy = Policy(launches=launches, more=more, most=most)
+
+    cluster.execute(cluster.plan(), policy=policy)
+
+    assert cluster.events.count("judged") == policy.looks
+
+
 def test_a_baseline_without_a_number_stops_before_anything_is_written(cluster):
     plan = cluster.plan()
     before = cluster.bytes_of()
