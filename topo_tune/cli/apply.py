@@ -153,7 +153,8 @@ def next_step(result: RolloutResult, run_dir: Path) -> str:
     if result.kept:
         return f"what was kept stays; `topo-tune rollback {run_dir}` puts its old bytes back, too"
     if result.rolled_back:
-        return f"every node has its old bytes; the launches that decided are in {run_dir / '61-guard.jsonl'}"
+        guard = run_dir / "61-guard.jsonl"
+        return f"every node that this rollout wrote to has its old bytes; the launches that decided are in {guard}"
     return f"nothing was changed; `topo-tune apply {run_dir} --resume` tries again"
 
 

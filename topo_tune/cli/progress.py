@@ -137,8 +137,9 @@ class Reporter:
 
     def _node_table(self) -> RenderableType:
         from rich.table import Table
+        from rich.text import Text
 
-        from topo_tune.report.text import told
+        from topo_tune.report.text import visible
 
         table = Table(box=None, pad_edge=False, show_header=False)
         groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
@@ -147,7 +148,9 @@ class Reporter:
             groups[event.stage, event.state, reason].append(event.node)
         for (stage, state, reason), names in groups.items():
             colour = {"failed": "red", "done": "green", "retrying": "yellow"}.get(state, "default")
-            table.add_row(stage, f"[{colour}]{state}[/]", told(fold(names)), told(reason))
+            # Texts, not markup: this console takes none, so that no word of a node is ever obeyed.
+            words = (Text(stage), Text(state, style=colour), Text(fold(names)), Text(visible(reason)))
+            table.add_row(*words)
         return table
 
     def _plain(self, event: Progress) -> None:

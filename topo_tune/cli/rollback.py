@@ -32,7 +32,7 @@ def rollback(
 ) -> int:
     """Undo a rollout; refused for a file that somebody edited since, unless forced."""
     from topo_tune.cli.apply import say_entry
-    from topo_tune.cli.console import print_json, show
+    from topo_tune.cli.console import print_json, show, warn
     from topo_tune.cli.progress import Reporter
     from topo_tune.pipeline import rolling
     from topo_tune.records.envelope import load
@@ -54,4 +54,9 @@ def rollback(
     show(result_report(result, backend), to_stderr=json)
     if json:
         print_json(result)
+    if result.unsettled and not quiet:
+        warn(
+            "\na node that did not answer is put back by the same command once it does; a file that somebody edited "
+            "since is put back with --force, which takes the edit away (the old text stays in 60-journal.jsonl)"
+        )
     return result.exit_code

@@ -51,6 +51,8 @@ def scan(
         raise InputError(
             "give either --cluster-config or --from", hint="`topo-tune scan --cluster-config cluster.yaml`"
         )
+    if output is not None:
+        _refuse_to_overwrite(output)
     if from_path is not None:
         found, topology = scan_from(from_path), None
     else:
@@ -67,3 +69,17 @@ def scan(
     if json:
         print_json(found)
     return EXIT_ENVIRONMENT if found.missing else EXIT_DONE
+
+
+def _refuse_to_overwrite(output: Path) -> None:
+    """An earlier scan may be replaced; any other file is somebody's work. Raises Refused."""
+    from topo_tune.errors import BrokenRecord, Refused
+    from topo_tune.records.envelope import load
+    from topo_tune.records.scan import Scan
+
+    if not output.exists():
+        return
+    try:
+        load(output, Scan)
+    except BrokenRecord as exc:
+        raise Refused(f"{output} exists and is no scan", hint="choose another --output") from exc

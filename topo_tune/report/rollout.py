@@ -49,7 +49,7 @@ def entry_line(entry: JournalEntry, backend: BackendName) -> str | None:
     words = {
         Action.WAVE_STARTED: f"{wave}: begins; measuring as the nodes are",
         Action.WRITTEN: f"{wave}: {node} written",
-        Action.WRITE_REFUSED: f"{wave}: {node} refused the write: {entry.note}",
+        Action.WRITE_REFUSED: f"{wave}: {node} refused the write: {entry.note}{_way_in(entry.note)}",
         Action.WRITE_FAILED: f"{wave}: {node} may be half written: {entry.note}",
         Action.PROVED: f"{wave}: every rank has the setting, {entry.note}",
         Action.NOT_PROVED: f"{wave}: not in force: {entry.note}",
@@ -60,6 +60,11 @@ def entry_line(entry: JournalEntry, backend: BackendName) -> str | None:
         Action.WAVE_ROLLED_BACK: f"{wave}: rolled back ({_cause(entry.note)})",
     }
     return words.get(entry.action)
+
+
+def _way_in(note: str) -> str:
+    denied = "Permission denied" in note
+    return "; set `ssh.become: sudo` in the cluster file, or log in as root" if denied else ""
 
 
 def verdict_line(verdict: Verdict, backend: BackendName) -> str:
@@ -87,15 +92,17 @@ def result_report(
     verdicts = dict(result.verdicts)
     made = table("", "", "")
     made.show_header = False
-    for names, word, colour in (
+    for names, said, colour in (
         (result.kept, "kept", "green"),
         (result.rolled_back, "rolled back", "red"),
         (result.untouched, "untouched", "default"),
     ):
         for name in names:
+            # The record does not say which wave an unsettled node is of: as long as there is one, none is called done.
+            word = "partly back" if said == "rolled back" and result.unsettled else said
             verdict = verdicts.get(name)
             # A wave that passed and was rolled back all the same was so for another reason: see the last line.
-            is_why = verdict is not None and (word == "kept") == verdict.lets_go_on
+            is_why = verdict is not None and (said == "kept") == verdict.lets_go_on
             why = verdict_line(verdict, backend) if verdict is not None and is_why else ""
             made.add_row(f"[{colour}]{word}[/]", told(name), told(why))
     for entry in result.unsettled:
@@ -129,8 +136,8 @@ def status_report(
         parts.append("The nodes were not asked (--offline).")
     if state.unsettled() or any(status in _BROKEN_OFF for _, status in state.waves):
         parts.append(
-            "A wave was broken off, or is at work now. If nothing is: `topo-tune apply RUN_DIR --resume` or "
-            "`topo-tune rollback RUN_DIR` settles it."
+            "A wave was broken off, or is at work now. If nothing is: `apply --resume` or `rollback` with this run "
+            "folder settles it."
         )
     return parts
 
