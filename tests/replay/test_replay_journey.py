@@ -13,6 +13,7 @@ import pytest
 from replay_demo import QUICK, TWO_RACKS, Demo, copied, make_demo
 
 from topo_tune.cli.app import run
+from topo_tune.pipeline import journey
 from topo_tune.records.bench import Launch
 from topo_tune.records.envelope import load
 from topo_tune.records.recommendation import Advice, Recommendation
@@ -479,6 +480,105 @@ def test_a_bench_never_takes_recorded_launches_for_those_of_other_nodes(
 
     assert run([*bench, "--limit", "n[3-4]"]) == 2
     assert "launches of another measurement" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "field"),
+    [
+        ("env: {NCCL_CROSS_NIC: 1}\n", (), "env"),
+        ("as_nodes: 2\nranks_per_node: 2\n", (), "as_nodes"),
+        ("ranks_per_node: 2\n", (), "ranks_per_node"),
+        ("", ("--repeats", "7"), "repeats"),
+        ("", ("--sizes", "8K"), "sizes_bytes"),
+        ("", ("--limit", "n[3-4]"), "nodes"),
+    ],
+)
+def test_a_bench_never_takes_recorded_launches_for_those_under_other_conditions(
+    sound: Demo,
+    tmp_path: Path,
+    line: str,
+    arguments: tuple[str, ...],
+    field: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "launches.jsonl"
+    bench = ["bench", "-c", str(sound.cluster), "-o", str(file), "-n", "1"]
+    assert run(bench) == 0
+    before = file.read_bytes()
+    sound.cluster.write_text(line + TWO_RACKS)
+
+    assert run([*bench, *arguments]) == 2
+
+    said = capsys.readouterr().err
+    assert "launches of another measurement" in said
+    assert f"`{field}`" in said
+    assert file.read_bytes() == before
+
+
+def test_a_bench_says_how_much_of_it_comes_from_its_file(
+    sound: Demo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "launches.jsonl"
+    bench = ["bench", "-c", str(sound.cluster), "-o", str(file), "-n"]
+    assert run([*bench, "2"]) == 0
+    assert "come from" not in capsys.readouterr().err
+
+    assert run([*bench, "3", "--deadline", "30"]) == 0
+
+    assert f"2 of 3 launches come from {file}" in capsys.readouterr().err
+
+
+def test_a_bench_does_not_go_on_with_the_launches_of_a_search(
+    sound: Demo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launches = sound.run_dir / "30-bench.jsonl"
+    before = launches.read_bytes()
+
+    assert run(["bench", "-c", str(sound.cluster), "-o", str(launches), "-n", "1"]) == 2
+
+    assert "does not say under which conditions" in capsys.readouterr().err
+    assert launches.read_bytes() == before
+
+
+def test_a_search_does_not_go_on_with_launches_that_were_measured_otherwise(
+    sound: Demo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sound.run_dir / "25-bench-plan.json"
+    path.write_text(path.read_text().replace('"repeats": 5', '"repeats": 4'))
+
+    assert sound.init(*QUICK) == 2
+    assert "`repeats`: 4 then, 5 now" in capsys.readouterr().err
+
+
+def test_a_search_goes_on_with_another_deadline(sound: Demo) -> None:
+    assert sound.init(*QUICK, "--deadline", "30") == 0
+
+
+def test_a_search_does_not_go_on_where_the_nodes_set_something_else_by_now(
+    sound: Demo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sound.node("n2") / "etc/nccl.conf").write_text("NCCL_ALGO=Tree\n")
+    launches = (sound.run_dir / "30-bench.jsonl").read_bytes()
+
+    assert sound.init(*QUICK) == 2
+
+    assert "NCCL_ALGO: nothing then, `Tree` now" in capsys.readouterr().err
+    assert (sound.run_dir / "30-bench.jsonl").read_bytes() == launches
+
+
+def test_a_search_does_not_go_on_without_a_node_that_it_had(
+    sound: Demo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scan_without_n2(cluster: Any) -> Any:
+        found, topology = scan(cluster)
+        left = tuple(node for node in found.nodes if node.node != "n2")
+        return msgspec.structs.replace(found, nodes=left), topology
+
+    scan = journey.scan
+    monkeypatch.setattr(journey, "scan", scan_without_n2)
+
+    assert sound.init(*QUICK) == 2
+    assert "n2 did not answer" in capsys.readouterr().err
 
 
 def test_a_bench_in_which_nothing_could_be_measured_fails(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from topo_tune.errors import BrokenRecord
-from topo_tune.records.bench import Launch
-from topo_tune.records.envelope import append_line, load_lines, save_lines_head
+import msgspec
+
+from topo_tune.errors import BrokenRecord, Refused
+from topo_tune.records.bench import BenchPlan, Launch
+from topo_tune.records.envelope import append_line, load_conditions, load_lines, save_lines_head
+from topo_tune.records.inventory import Inventory
 from topo_tune.records.nccl_env import NcclEnv
 
 Measure = Callable[[NcclEnv, str, int], Launch]
@@ -21,15 +26,25 @@ class RecordedLaunches:
     same order they get the recorded answers until the record ends.
     """
 
-    def __init__(self, path: Path, measure: Measure, *, append_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        measure: Measure,
+        *,
+        append_only: bool = False,
+        conditions: Mapping[str, str] | None = None,
+    ) -> None:
         """`append_only`: never give back what is on file; a guard must measure now, whatever it measured before.
 
-        Raises BrokenRecord when the launches on file are not numbered as they stand.
+        `conditions`: what is measured, as `conditions_of` tells; None: whoever asks has checked it. Raises Refused when
+        the file's are others, BrokenRecord when the launches on file are not numbered as they stand.
         """
         self._path = path
         self._measure = measure
         if not path.exists():
-            save_lines_head(path, Launch)
+            save_lines_head(path, Launch, conditions=conditions)
+        elif conditions is not None:
+            _check_conditions(path, conditions)
         self._launches = list(load_lines(path, Launch))
         for position, launch in enumerate(self._launches):
             if launch.index != position:
@@ -69,3 +84,40 @@ class RecordedLaunches:
         append_line(self._path, launch)
         self._launches.append(launch)
         return launch
+
+
+def conditions_of(inventory: Inventory, plan: BenchPlan) -> dict[str, str]:
+    """What a launch is measured under besides its own setting: name to SHA-256 of each part.
+
+    Notes say something about numbers and a deadline ends what gives none, so both may differ in one file.
+    """
+    parts: dict[str, Any] = {
+        "nodes": inventory.nodes(),
+        "ranks_per_node": inventory.ranks_per_node,
+        "as_nodes": inventory.as_nodes,
+        "env": inventory.env,
+        "replay": inventory.replay,
+        **{name: getattr(plan, name) for name in MEASURING_FIELDS},
+    }
+    return {name: hashlib.sha256(msgspec.json.encode(part)).hexdigest() for name, part in parts.items()}
+
+
+MEASURING_FIELDS = tuple(
+    name for name in BenchPlan.__struct_fields__ if name not in ("notes", "deadline_seconds")
+)
+"""Fields of a plan of which none may change between launches that are compared."""
+
+
+def _check_conditions(path: Path, wanted: Mapping[str, str]) -> None:
+    found = load_conditions(path, Launch)
+    changed = [f"`{name}`" for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
+    if not found:
+        raise Refused(
+            f"{path} does not say under which conditions its launches were made",
+            hint="choose another --output",
+        )
+    if changed:
+        raise Refused(
+            f"{path} holds launches of another measurement: {', '.join(changed)} differ{'s' * (len(changed) == 1)}",
+            hint="choose another --output, or measure as that file was measured",
+        )

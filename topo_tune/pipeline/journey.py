@@ -15,7 +15,7 @@ import msgspec
 
 from topo_tune.bench.backends.interface import Backend
 from topo_tune.bench.plan import plan_bench, weights_of
-from topo_tune.bench.record import RecordedLaunches
+from topo_tune.bench.record import MEASURING_FIELDS, RecordedLaunches, conditions_of
 from topo_tune.bench.surface import load_surface
 from topo_tune.errors import (
     HostError,
@@ -94,10 +94,12 @@ def init(inventory: Inventory, output: Path, options: SearchOptions, watch: Watc
     folder = RunFolder.create(output, inventory)
     with held_alone(folder.lock):
         with reach(inventory, watch) as cluster:
+            now, _ = scan(cluster)
             if folder.scan.exists():
                 found = load(folder.scan, Scan)
+                _check_same_nodes(found, now, inventory, output)
             else:
-                found, _ = scan(cluster)
+                found = now
                 save(folder.scan, found, made_from=(folder.inventory,))
             # Always made from the file, so that a run which was interrupted between the two goes on as well.
             topology = topology_of(found, inventory)
@@ -138,6 +140,8 @@ def _search(
     if in_place.settings:
         notes += (f"`default` is the nodes as they are; they already set {in_place}, which is not searched",)
     plan = msgspec.structs.replace(plan, notes=notes)
+    if folder.plan.exists():
+        _check_same_plan(load(folder.plan, BenchPlan), plan, folder.path)
     save(folder.plan, plan, made_from=(folder.inventory, folder.topology))
     for note in plan.notes:
         watch.say(f"note: {note}")
@@ -171,6 +175,46 @@ def _search(
         on_event=on_event,
     )
     save(folder.search, trace, made_from=(folder.plan, folder.launches))
+
+
+def _check_same_nodes(then: Scan, now: Scan, inventory: Inventory, path: Path) -> None:
+    """Refuse to go on with a search on nodes that are not as they were when it began."""
+    names = {node.node for node in then.nodes}
+    # A node that joins in only now was not measured on, and is not from here on either.
+    now = msgspec.structs.replace(
+        now, nodes=tuple(node for node in now.nodes if node.node in names), missing=then.missing
+    )
+    answering = {node.node for node in now.nodes}
+    changed = [f"{fold(gone)} did not answer the scan this time"] if (gone := names - answering) else []
+    if not changed:
+        was, is_now = (
+            topology_of(scanned, inventory).fingerprint()
+            | {name: f"`{value}`" for name, value in settings_in_place(scanned).settings}
+            for scanned in (then, now)
+        )
+        changed = [
+            f"{name}: {was.get(name, 'nothing')} then, {is_now.get(name, 'nothing')} now"
+            for name in sorted(was | is_now)
+            if was.get(name) != is_now.get(name)
+        ]
+    if changed:
+        raise Refused(
+            f"the nodes are not as they were when the search in {path} began: {'; '.join(changed)}",
+            hint="make them as they were, or search again with another --output",
+        )
+
+
+def _check_same_plan(then: BenchPlan, now: BenchPlan, path: Path) -> None:
+    changed = [
+        f"`{name}`: {getattr(then, name)} then, {getattr(now, name)} now"
+        for name in MEASURING_FIELDS
+        if getattr(then, name) != getattr(now, name)
+    ]
+    if changed:
+        raise Refused(
+            f"the launches in {path} were measured otherwise: {'; '.join(changed)}",
+            hint="choose another --output",
+        )
 
 
 def settings_in_place(found: Scan) -> NcclEnv:
@@ -253,9 +297,11 @@ def bench(
         record = RecordedLaunches(
             output if output is not None else Path(nowhere) / "30-bench.jsonl",
             lambda env, purpose, index: backend.measure(nodes, env, plan, index=index, purpose=purpose),
+            conditions=conditions_of(cluster.inventory, plan),
         )
-        if output is not None:
-            _check_same_measurement(record.launches, nodes, plan, output)
+        if record.recorded:
+            asked = launches * len(order)
+            watch.say(f"{min(record.recorded, asked)} of {asked} launches come from {output}")
         for block in range(launches):
             # The order turns round from block to block, so that a steady drift favours no setting.
             for env in order if block % 2 == 0 else tuple(reversed(order)):
@@ -291,18 +337,3 @@ def _launch_text(launch: Launch) -> str:
     if launch.error is not None:
         return f"{launch.env}: {launch.error}"
     return f"{launch.env}"
-
-
-def _check_same_measurement(
-    launches: tuple[Launch, ...], nodes: tuple[Node, ...], plan: BenchPlan, path: Path
-) -> None:
-    """Refuse to give recorded launches back as those of other nodes, sizes or another back end."""
-    wanted = (tuple(node.name for node in nodes), plan.backend, plan.sizes_bytes)
-    for launch in launches:
-        sizes = tuple(result.size_bytes for result in launch.results) or plan.sizes_bytes
-        if (launch.nodes, launch.backend, sizes) != wanted:
-            raise Refused(
-                f"{path} holds launches of another measurement: {launch.backend.value} on {fold(launch.nodes)}, "
-                f"{', '.join(map(format_bytes, sizes))}",
-                hint="choose another --output",
-            )

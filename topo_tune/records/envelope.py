@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +23,8 @@ from topo_tune.records.search import SearchTrace
 from topo_tune.records.topology import Topology
 
 Body = TypeVar("Body")
+
+_CONDITION = "conditions/"
 
 SCHEMAS: dict[str, tuple[type[Any], int]] = {
     "topo-tune/inventory": (Inventory, 1),
@@ -52,7 +54,8 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool: str
     written_at: str
     made_from: dict[str, str] = {}
-    """file name to the SHA-256 of the file this one was made from"""
+    """file name to the SHA-256 of the file this one was made from; of a bench's own file also `conditions/NAME` to
+    the SHA-256 of what was measured under"""
 
 
 class Envelope(msgspec.Struct, Generic[Body], frozen=True, forbid_unknown_fields=True):
@@ -72,16 +75,33 @@ def save(
 
 def load(path: Path, record: type[Body]) -> Body:
     """Read a record back. Raises BrokenRecord naming the file and the path of the wrong value."""
-    try:
-        raw = path.read_bytes()
-    except OSError as exc:
-        raise BrokenRecord(f"cannot read {path}: {exc.strerror}") from exc
-    return _decode(raw, record, str(path))
+    return _decode(_read(path), record, str(path))
 
 
-def save_lines_head(path: Path, record: type[Any], *, made_from: tuple[Path, ...] = ()) -> None:
-    """Begin a file of records, one a line: its first line is the head."""
-    write_whole(path, msgspec.json.encode({"head": _head(record, made_from, None)}) + b"\n")
+def save_lines_head(
+    path: Path,
+    record: type[Any],
+    *,
+    made_from: tuple[Path, ...] = (),
+    conditions: Mapping[str, str] | None = None,
+) -> None:
+    """Begin a file of records, one a line: its first line is the head.
+
+    `conditions`: name to SHA-256 of what every record of the file was made under.
+    """
+    head = _head(record, made_from, None)
+    named = {f"{_CONDITION}{name}": value for name, value in (conditions or {}).items()}
+    head = msgspec.structs.replace(head, made_from=head.made_from | named)
+    write_whole(path, msgspec.json.encode({"head": head}) + b"\n")
+
+
+def load_conditions(path: Path, record: type[Any]) -> dict[str, str]:
+    """The `conditions` in the head of a file of records. Raises BrokenRecord."""
+    line = _read(path).split(b"\n", 1)[0]
+    head = _line_head(line, f"{path}:1")
+    _check_head(head, record, f"{path}:1")
+    named = head.made_from.items()
+    return {name.removeprefix(_CONDITION): value for name, value in named if name.startswith(_CONDITION)}
 
 
 def append_line(path: Path, record: Any) -> None:
@@ -130,6 +150,13 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise BrokenRecord(f"cannot read {path}: {exc.strerror}") from exc
+
+
 def _head(record: type[Any], made_from: tuple[Path, ...], now: datetime.datetime | None) -> Head:
     schema, version = _SCHEMA_OF[record]
     at = now or datetime.datetime.now(datetime.timezone.utc)
@@ -174,11 +201,7 @@ def _check_head(head: Head, record: type[Any], where: str) -> None:
 
 
 def _iterate_lines(path: Path, record: type[Body]) -> Iterator[Body]:
-    try:
-        raw = path.read_bytes()
-    except OSError as exc:
-        raise BrokenRecord(f"cannot read {path}: {exc.strerror}") from exc
-    lines = raw.split(b"\n")
+    lines = _read(path).split(b"\n")
     if len(lines) == 1:
         raise BrokenRecord(f"{path}: it has no head", hint="the file is damaged or was edited by hand")
     # Behind the last newline stands nothing, or what a crash left of a line.
