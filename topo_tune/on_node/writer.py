@@ -7,20 +7,29 @@ stays as it is.
 One JSON request on standard input, one marked JSON line as the answer. Requests, by `op`:
 
 - `plan` {root, settings, homes?}: the files before and after, directories to be made, conflicts, notes
-- `write` {root, files: [{path, expected_sha256, content_base64, mode, uid, gid}], make_directories}
+- `write` {root, files: [{path, expected_sha256, content_base64, mode, uid, gid}], make_directories,
+  valid_seconds?}
 - `restore` {root, files: [{path, expected_sha256, before, written_base64?}], directories, force?}
 - `inspect` {root}: the files now, and the settings that a process started here would have
 
 An `expected_sha256` or `content_base64` of null stands for absence. Paths are the node's own; `root` is a
 prefix for all of them. `write` and `restore` answer with the files after. A refusal is
-`{"error": ..., "kind": ...}`. Runs under Python 3.8, standard library only.
+`{"error": ..., "kind": ...}`.
+
+Nobody can stop a writer whose link is lost, so two rules keep a late write from undoing a restore. `write`
+and `restore` hold a lock on the root folder from their first look at a file to their last, so neither comes
+in between the other. And a write is valid for `valid_seconds` from its start: one that waited or stalled
+longer changes nothing. After that time, a restore that got the lock has the last word. Runs under Python 3.8,
+standard library only.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import difflib
 import errno
+import fcntl
 import glob
 import hashlib
 import json
@@ -28,7 +37,20 @@ import os
 import re
 import stat
 import tempfile
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+import time
+from typing import (
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from topo_tune.on_node import nccl_conf
 
@@ -56,6 +78,9 @@ _LARGEST_FILE_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f]")
 _DIFF_LINES = 60
+# Another writer needs some milliseconds; one that holds the lock for longer hangs.
+_LOCK_SECONDS = 20.0
+_LOCK_PAUSE_SECONDS = 0.05
 
 Settings = Dict[str, str]
 
@@ -267,9 +292,21 @@ def plan(request: Mapping[str, Any], environment: Mapping[str, str]) -> Dict[str
     }
 
 
-def write(request: Mapping[str, Any]) -> Dict[str, Any]:
-    """Write every file of the request, or none: refused unless each file still is what the plan saw."""
+def write(request: Mapping[str, Any], started: Optional[float] = None) -> Dict[str, Any]:
+    """Write every file of the request, or none: refused unless each file still is what the plan saw.
+
+    Refused, too, once `valid_seconds` have passed since `started`, which is by the monotonic clock; None: now.
+    """
     root = _root(request)
+    valid_seconds = request.get("valid_seconds")
+    begin = time.monotonic() if started is None else started
+    until = None if valid_seconds is None else begin + valid_seconds
+    with _locked(root):
+        return _write_locked(root, request, until)
+
+
+def _write_locked(root: str, request: Mapping[str, Any], until: Optional[float]) -> Dict[str, Any]:
+    _check_valid(until)
     wanted = []
     for entry in request["files"]:
         found = _read(root, entry["path"])
@@ -279,7 +316,7 @@ def write(request: Mapping[str, Any]) -> Dict[str, Any]:
         wanted.append((found, new))
     made = _make_directories(root, request.get("make_directories", ()))
     try:
-        _replace_all(root, [pair for pair in wanted if pair[0] != pair[1]])
+        _replace_all(root, [pair for pair in wanted if pair[0] != pair[1]], until)
     except BaseException:
         _remove_directories(root, made)
         raise
@@ -292,6 +329,11 @@ def restore(request: Mapping[str, Any]) -> Dict[str, Any]:
     Refused before anything is touched when a file is neither ours nor the old one, unless `force`.
     """
     root = _root(request)
+    with _locked(root):
+        return _restore_locked(root, request)
+
+
+def _restore_locked(root: str, request: Mapping[str, Any]) -> Dict[str, Any]:
     wanted = []
     for entry in request["files"]:
         before = _state(entry["before"])
@@ -319,23 +361,24 @@ def inspect(request: Mapping[str, Any], environment: Mapping[str, str]) -> Dict[
 
 def main(stdin: BinaryIO) -> int:
     """Read one request to the end of `stdin`, carry it out, print one marked answer."""
-    status = 0
+    status, started = 0, time.monotonic()
     try:
-        answer = _dispatch(json.loads(stdin.read().decode("utf-8")), dict(os.environ))
+        answer = _dispatch(json.loads(stdin.read().decode("utf-8")), dict(os.environ), started)
     except WriterError as exc:
         answer, status = {"error": _say(str(exc)), "kind": exc.kind}, 1
     print(_MARKER + json.dumps(answer), flush=True)
     return status
 
 
-def _dispatch(request: Dict[str, Any], environment: Mapping[str, str]) -> Dict[str, Any]:
+def _dispatch(request: Dict[str, Any], environment: Mapping[str, str], started: float) -> Dict[str, Any]:
     with_environment: Dict[str, Callable[..., Dict[str, Any]]] = {"plan": plan, "inspect": inspect}
-    without: Dict[str, Callable[..., Dict[str, Any]]] = {"write": write, "restore": restore}
     op = request.get("op")
     if op in with_environment:
         return with_environment[op](request, environment)
-    if op in without:
-        return without[op](request)
+    if op == "write":
+        return write(request, started)
+    if op == "restore":
+        return restore(request)
     raise WriterError("bad-request", "`op` is %r; known: inspect, plan, restore, write" % op)
 
 
@@ -347,6 +390,46 @@ def _root(request: Mapping[str, Any]) -> str:
     if not os.path.isdir(root):
         raise WriterError("no-root", "the root folder %s does not exist; %s" % (root, UNCHANGED))
     return root
+
+
+@contextlib.contextmanager
+def _locked(root: str) -> Iterator[None]:
+    """Alone among the writers of this root. The folder itself is locked, so nothing is left behind.
+
+    (A lock on a folder is the kernel's own even on NFS, and ends with the process that holds it.)
+    """
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as exc:
+        raise _os_error(exc, "open", root) from exc
+    try:
+        _take_lock(descriptor, root)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take_lock(descriptor: int, root: str) -> None:
+    until = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise WriterError(
+                    "busy",
+                    "another writer has been at work here for %.0f s and may hang; %s"
+                    % (_LOCK_SECONDS, UNCHANGED),
+                ) from None
+        except OSError as exc:
+            raise _os_error(exc, "lock", root) from exc
+        time.sleep(_LOCK_PAUSE_SECONDS)
+
+
+def _check_valid(until: Optional[float]) -> None:
+    if until is not None and time.monotonic() > until:
+        raise WriterError("expired", "the request came too late to be carried out; %s" % UNCHANGED)
 
 
 def _located(root: str, path: str) -> str:
@@ -498,8 +581,11 @@ def _remove_directories(root: str, paths: Sequence[str]) -> None:
                 raise _os_error(exc, "remove the directory", path, unchanged=False) from exc
 
 
-def _replace_all(root: str, wanted: Sequence[Tuple[State, State]]) -> None:
-    """Turn each (old, new) file into its new state; when one fails, those before it are put back."""
+def _replace_all(root: str, wanted: Sequence[Tuple[State, State]], until: Optional[float] = None) -> None:
+    """Turn each (old, new) file into its new state; when one fails, those before it are put back.
+
+    After `until`, by the monotonic clock, nothing is begun.
+    """
     staged: List[Tuple[State, State, str, Optional[str]]] = []
     done: List[Tuple[State, State]] = []
     path = ""
@@ -509,6 +595,7 @@ def _replace_all(root: str, wanted: Sequence[Tuple[State, State]]) -> None:
             path = new.path
             real = _located(root, path)
             staged.append((old, new, real, None if new.content is None else _stage(real, new)))
+        _check_valid(until)
         for old, new, real, temporary in staged:
             path = new.path
             _put(real, temporary)

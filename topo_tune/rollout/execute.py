@@ -7,6 +7,7 @@ was broken off is put back to its old bytes and then runs again from its start.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -42,9 +43,10 @@ from topo_tune.records.rollout import (
 )
 from topo_tune.records.verdict import Outcome, Verdict
 from topo_tune.rollout.interrupts import Interrupts
-from topo_tune.rollout.journal import Journal
+from topo_tune.rollout.journal import Journal, unanswered_writes
 from topo_tune.rollout.plan import check_conflicts
 from topo_tune.rollout.proof import can_tell, in_force_already, not_in_force
+from topo_tune.rollout.requests import VALID_SECONDS
 
 OnNode: TypeAlias = Callable[[NodePlan], Sequence[FileState]]
 """Writes or restores one node and gives its files as they are then. Raises HostError."""
@@ -58,6 +60,13 @@ OnEvent: TypeAlias = Callable[[JournalEntry], None]
 """Gets each journal line once it is on disk."""
 Consent: TypeAlias = Callable[[RolloutState], bool]
 """Whether to go on from here; asked once, before anything is written."""
+
+
+WaitOut: TypeAlias = Callable[[float], None]
+"""Waits that many seconds."""
+
+SETTLE_SECONDS = VALID_SECONDS + 10.0
+"""How long a write that nobody saw the end of may still begin: its validity, and ten seconds for its start."""
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,6 +103,7 @@ def execute(
     on_event: OnEvent,
     consent: Consent,
     policy: Policy,
+    wait_out: WaitOut = time.sleep,
 ) -> RolloutResult:
     """Roll the plan out, or go on where the journal stops.
 
@@ -109,7 +119,7 @@ def execute(
     log = _Log(journal, on_event)
     steps = _Steps(plan, log, write, measure, probe, judge, policy)
     with Interrupts() as interrupts:
-        undo = _Undo(plan, log, restore, interrupts)
+        undo = _Undo(plan, log, restore, interrupts, wait_out)
         return _all_waves(steps, undo, _begin(plan, log), consent, policy)
 
 
@@ -143,6 +153,7 @@ def rollback(
     on_event: OnEvent,
     waves: Sequence[str] = (),
     racks: Sequence[str] = (),
+    wait_out: WaitOut = time.sleep,
 ) -> RolloutResult:
     """Put the old bytes back on every node that was, or may have been, written; newest first.
 
@@ -162,7 +173,7 @@ def rollback(
         return _result(state, "nothing to roll back", EXIT_DONE)
     with Interrupts() as interrupts:
         interrupts.hold()
-        undo = _Undo(state.plan, log, restore, interrupts)
+        undo = _Undo(state.plan, log, restore, interrupts, wait_out)
         # No short cut at the first failure: every node that can have its old bytes back shall have them.
         done = [undo.roll_back(wave, "asked for") for wave in chosen]
         if all(done):
@@ -210,6 +221,13 @@ class _Log:
         if met is not None:
             raise met
 
+    def unanswered_writes(self) -> dict[str, float]:
+        """Nodes on which a write may yet begin, to the seconds until none can any more."""
+        began = unanswered_writes(self._journal.entries)
+        left = {node: SETTLE_SECONDS - self._journal.seconds_since(at) for node, at in began.items()}
+        # A clock that was set back must not make it longer.
+        return {node: min(seconds, SETTLE_SECONDS) for node, seconds in left.items() if seconds > 0}
+
     def has_plan(self) -> bool:
         return bool(self._journal.entries)
 
@@ -223,8 +241,11 @@ class _Log:
 class _Undo:
     """The way back to the old bytes."""
 
-    def __init__(self, plan: RolloutPlan, log: _Log, restore: OnNode, interrupts: Interrupts) -> None:
+    def __init__(
+        self, plan: RolloutPlan, log: _Log, restore: OnNode, interrupts: Interrupts, wait_out: WaitOut
+    ) -> None:
         self._plan, self.log, self._restore, self.interrupts = plan, log, restore, interrupts
+        self._wait_out = wait_out
 
     def settle(self) -> bool:
         """Put back every wave that was broken off. False when a node could not be restored."""
@@ -257,7 +278,11 @@ class _Undo:
         return is_done
 
     def _restore_nodes(self, wave: Wave, nodes: Sequence[str]) -> bool:
-        done = [self._restore_whatever_comes(wave, node) for node in reversed(nodes)]
+        # Nodes to be waited for come last.
+        unanswered = self.log.unanswered_writes()
+        backwards = tuple(reversed(nodes))
+        order = sorted(backwards, key=lambda node: node in unanswered)
+        done = [self._restore_whatever_comes(wave, node) for node in order]
         return all(done)
 
     def _restore_whatever_comes(self, wave: Wave, node: str) -> bool:
@@ -273,8 +298,14 @@ class _Undo:
 
     def _restore_node(self, wave: Wave, node: str) -> bool:
         plan = self._plan.node(node)
-        self.log.try_append(Action.RESTORE_INTENDED, wave=wave.name, node=node)
+        # A write whose link was lost may yet begin on its node, and would then come after the restore. Once it
+        # is no longer valid it cannot; and one that has begun holds the lock that the restore waits for.
+        seconds = self.log.unanswered_writes().get(node, 0.0)
+        note = f"waiting {seconds:.0f} s for a write that may be under way" if seconds else ""
+        self.log.try_append(Action.RESTORE_INTENDED, wave=wave.name, node=node, note=note)
         try:
+            if seconds:
+                self._wait_out(seconds)
             _check(node, self._restore(plan), plan.before, "restored")
         except HostError as exc:
             self.log.try_append(Action.RESTORE_FAILED, wave=wave.name, node=node, note=exc.reason)

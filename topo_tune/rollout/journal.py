@@ -74,6 +74,10 @@ class Journal:
         """Where everything stands; None for a journal without a plan: nothing was done."""
         return fold(self._entries)
 
+    def seconds_since(self, at: str) -> float:
+        """Seconds since the time `at` of an entry; below zero when the clock was set back."""
+        return (self._now() - datetime.datetime.fromisoformat(at)).total_seconds()
+
     def append(
         self,
         action: Action,
@@ -125,6 +129,19 @@ def fold(entries: Sequence[JournalEntry]) -> RolloutState | None:
     for entry in entries[1:]:
         folding.take(entry)
     return folding.state()
+
+
+def unanswered_writes(entries: Sequence[JournalEntry]) -> dict[str, str]:
+    """Nodes whose last write nobody saw the end of, to the time when it began: it may be under way yet."""
+    began: dict[str, str] = {}
+    for entry in entries:
+        if entry.node is None:
+            continue
+        if entry.action is Action.WRITE_INTENDED:
+            began[entry.node] = entry.at
+        elif entry.action in (Action.WRITTEN, Action.WRITE_REFUSED, Action.RESTORED):
+            began.pop(entry.node, None)
+    return began
 
 
 _NODE_STATUS = {

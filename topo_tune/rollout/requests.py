@@ -17,6 +17,9 @@ from topo_tune.records.rollout import FileState, NodePlan
 PROGRAM = "writer"
 """The node program's name."""
 
+VALID_SECONDS = 30.0
+"""How long after its start a writer may still begin to write."""
+
 
 def plan_request(root: str, env: NcclEnv, *, homes: Sequence[str] = ()) -> dict[str, Any]:
     """Ask what the files would become. `homes`: home directories of job users, for their `.nccl.conf`."""
@@ -29,6 +32,7 @@ def write_request(root: str, plan: NodePlan) -> dict[str, Any]:
     return {
         "op": "write",
         "root": root,
+        "valid_seconds": VALID_SECONDS,
         "make_directories": list(plan.made_directories),
         "files": [
             {

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import errno
+import fcntl
 import io
 import json
 import os
 import stat
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -608,6 +611,71 @@ def test_a_writer_that_is_killed_between_its_files_leaves_what_a_restore_undoes(
     assert died.returncode == 9
     assert half != before
     assert tree(root) == before
+
+
+@pytest.fixture
+def somebody_at_work(root):
+    """Another writer, which holds the lock."""
+    descriptor = os.open(root, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_write_and_a_restore_wait_for_another_writer_and_then_change_nothing(
+    asked, root, monkeypatch, somebody_at_work
+):
+    monkeypatch.setattr(writer, "_LOCK_SECONDS", 0.1)
+    plan = asked("plan", settings=WANTED)
+    before = tree(root)
+
+    answers = [asked("write", **write_request(plan)), asked("restore", **restore_request(plan))]
+
+    assert [answer["kind"] for answer in answers] == ["busy", "busy"]
+    assert all(answer["error"].endswith(writer.UNCHANGED) for answer in answers)
+    assert tree(root) == before
+
+
+def test_a_restore_goes_on_once_the_other_writer_has_ended(asked, root, somebody_at_work):
+    plan = asked("plan", settings=WANTED)
+    threading.Timer(0.2, fcntl.flock, (somebody_at_work, fcntl.LOCK_UN)).start()
+
+    assert "error" not in asked("restore", **restore_request(plan))
+
+
+def test_a_write_that_waited_longer_than_it_is_valid_changes_nothing(asked, root, somebody_at_work):
+    plan = asked("plan", settings=WANTED)
+    before = tree(root)
+    threading.Timer(0.3, fcntl.flock, (somebody_at_work, fcntl.LOCK_UN)).start()
+
+    answer = asked("write", **write_request(plan), valid_seconds=0.1)
+
+    assert answer["kind"] == "expired"
+    assert answer["error"].endswith(writer.UNCHANGED)
+    assert tree(root) == before
+
+
+def test_a_write_that_stalled_before_its_first_rename_changes_nothing(asked, root, monkeypatch):
+    put(root, "/etc/nccl.conf", b"NCCL_DEBUG=WARN", 0o600)
+    plan = asked("plan", settings=WANTED)
+    before = tree(root)
+    stage = writer._stage
+
+    def slowly(real, new):
+        time.sleep(0.2)
+        return stage(real, new)
+
+    monkeypatch.setattr(writer, "_stage", slowly)
+
+    answer = asked("write", **write_request(plan), valid_seconds=0.1)
+
+    assert (answer["kind"], tree(root)) == ("expired", before)
+
+
+def test_a_write_in_time_is_carried_out(asked, root):
+    plan = asked("plan", settings=WANTED)
+
+    assert asked("write", **write_request(plan), valid_seconds=30)["files"] == plan["after"]
 
 
 def test_an_unknown_operation_is_refused(asked):

@@ -74,6 +74,10 @@ class Cluster:
     before_restore: Callable[[str], None] = lambda node: None
     on_measure: Callable[[tuple[str, ...], str], None] = lambda nodes, purpose: None
     on_event: Callable[[JournalEntry], None] = lambda entry: None
+    wait_out: Callable[[float], None] = lambda seconds: None
+    waited: list[float] = field(default_factory=list)
+    passed: float = 0.0
+    """seconds since the first entry of the journal"""
 
     def root(self, node: str) -> Path:
         return self.home / "nodes" / node
@@ -156,7 +160,8 @@ class Cluster:
         return verdict_of(outcomes[0] if outcomes else Outcome.IMPROVED)
 
     def journal(self, **options: Any) -> Journal:
-        return Journal(self.run_folder, now=lambda: START, **options)
+        now = START + datetime.timedelta(seconds=self.passed)
+        return Journal(self.run_folder, now=lambda: now, **options)
 
     def execute(
         self, plan: RolloutPlan, *, policy: Policy = POLICY, consent: bool = True, **options: Any
@@ -173,6 +178,7 @@ class Cluster:
                 on_event=self._watch,
                 consent=lambda state: consent,
                 policy=policy,
+                wait_out=self.wait_out,
             )
 
     def _watch(self, entry: JournalEntry) -> None:
@@ -181,7 +187,13 @@ class Cluster:
 
     def rollback(self, **options: Any) -> RolloutResult:
         with self.journal() as journal:
-            return rollback(journal, restore=self.restore, on_event=lambda entry: None, **options)
+            return rollback(
+                journal,
+                restore=self.restore,
+                on_event=lambda entry: None,
+                wait_out=self.wait_out,
+                **options,
+            )
 
     def bytes_of(self, *nodes: str) -> dict[str, object]:
         """Every path below the nodes' roots: mode, owner, and bytes or link target."""

@@ -13,7 +13,7 @@ from topo_tune.records.envelope import append_line
 from topo_tune.records.nccl_env import nccl_env
 from topo_tune.records.rollout import Action
 from topo_tune.records.verdict import Outcome
-from topo_tune.rollout.execute import Policy
+from topo_tune.rollout.execute import SETTLE_SECONDS, Policy
 
 RISKY = nccl_env({"NCCL_ALGO": "allreduce:ring", "NCCL_SOCKET_NTHREADS": 4})
 
@@ -386,6 +386,93 @@ def test_a_node_whose_files_read_back_otherwise_is_a_failure(cluster):
 
     assert "read back otherwise" in result.reason
     assert cluster.bytes_of() == before
+
+
+# --- writes that nobody saw the end of ---
+
+
+def late_write(cluster, plan, node):
+    """The link is lost, and the writer begins only once its controller has waited for it."""
+    at_last = []
+
+    def lose(name):
+        if name == node:
+            at_last.append(name)
+            raise ConnectionLost(name, "the session ended")
+
+    cluster.before_write = lose
+
+    def wait(seconds):
+        cluster.before_write = lambda name: None
+        cluster.waited.append(seconds)
+        for name in at_last:
+            cluster.write(plan.node(name))
+        at_last.clear()
+
+    cluster.wait_out = wait
+
+
+def test_a_write_that_lands_late_is_restored_because_the_restore_waits_until_it_is_void(cluster):
+    plan = cluster.plan()
+    before = cluster.bytes_of()
+    late_write(cluster, plan, "a2")
+
+    result = cluster.execute(plan)
+
+    assert cluster.waited == [SETTLE_SECONDS]
+    assert cluster.bytes_of() == before
+    assert (result.exit_code, result.unsettled) == (3, ())
+
+
+def test_the_other_nodes_are_restored_before_anything_is_waited_for(cluster):
+    plan = cluster.plan()
+    before = cluster.bytes_of("a1")
+    late_write(cluster, plan, "a2")
+    then = []
+    wait = cluster.wait_out
+    cluster.wait_out = lambda seconds: (then.append(cluster.bytes_of("a1")), wait(seconds))
+
+    cluster.execute(plan)
+
+    assert then == [before]
+
+
+def test_a_resume_waits_for_what_is_left_of_the_time_in_which_a_write_could_begin(cluster):
+    plan = cluster.plan()
+    lost = raising(ConnectionLost("a2", "no route to host"), "a2")
+    cluster.before_write, cluster.before_restore = lost, lost
+    cluster.execute(plan)
+    cluster.wait_out = cluster.waited.append
+    cluster.passed = SETTLE_SECONDS - 15
+
+    cluster.execute(plan)
+    cluster.passed = SETTLE_SECONDS + 1
+    cluster.rollback()
+
+    assert cluster.waited == [15]
+
+
+def test_a_clock_that_was_set_back_makes_no_wait_longer(cluster):
+    plan = cluster.plan()
+    lost = raising(ConnectionLost("a2", "no route to host"), "a2")
+    cluster.before_write, cluster.before_restore = lost, lost
+    cluster.execute(plan)
+    cluster.wait_out = cluster.waited.append
+    cluster.passed = -86400
+
+    cluster.execute(plan)
+
+    assert cluster.waited == [SETTLE_SECONDS]
+
+
+def test_a_refused_write_is_not_waited_for(cluster):
+    plan = cluster.plan()
+    (cluster.root("a2") / "etc/nccl.conf").write_bytes(b"NCCL_DEBUG=TRACE\n")
+    cluster.wait_out = cluster.waited.append
+
+    cluster.execute(plan)
+
+    assert cluster.waited == []
 
 
 # --- interruptions and bugs ---

@@ -165,6 +165,11 @@ def kill_or_finish(cluster, plan, line, moment):
 def kill_rollback(cluster, line, moment):
     try:
         with cluster.journal(append=KillAt(line, moment)) as journal:
-            rollback(journal, restore=cluster.restore, on_event=lambda entry: None)
+            rollback(
+                journal,
+                restore=cluster.restore,
+                on_event=lambda entry: None,
+                wait_out=cluster.wait_out,
+            )
     except Killed:
         return
