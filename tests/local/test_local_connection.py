@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from topo_tune.connect import local
 from topo_tune.connect.interface import Command
 from topo_tune.connect.local import LocalConnection
 from topo_tune.errors import ConnectionLost, DeadlinePassed, LoginRefused, NodeProgramFailed
@@ -83,6 +84,22 @@ def test_sending_to_a_command_that_has_ended_is_a_lost_connection() -> None:
 
     with pytest.raises(ConnectionLost, match="takes no more input: the reason"):
         channel.send(bytes(1_000_000))
+    channel.close()
+
+
+def test_sending_to_a_command_that_does_not_read_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "SEND_DEADLINE_SECONDS", 0.2)
+    channel = LocalConnection(NODE).start(Command(("sleep", "20")))
+
+    with pytest.raises(ConnectionLost, match=r"did not read its input for 0\.2 s"):
+        channel.send(bytes(1_000_000))
+    channel.close()
+
+
+def test_closing_a_conversation_twice_is_harmless() -> None:
+    channel = LocalConnection(NODE).start(Command(("cat",)))
+
+    channel.close()
     channel.close()
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from ssh_servers import SshCluster, make_key, start_cluster
 
-from topo_tune.connect import Connections
+from topo_tune.connect import Connections, ssh_channel
 from topo_tune.connect.interface import Command
 from topo_tune.connect.program import MARKER, run_program
 from topo_tune.connect.ssh import SshConnection
@@ -431,6 +431,24 @@ def test_sending_to_a_command_that_has_ended_is_a_lost_connection(connection: Ss
 
     with pytest.raises(ConnectionLost, match=r"takes no more input: the reason"):
         channel.send(bytes(8 * MB))
+    channel.close()
+
+
+def test_sending_to_a_command_that_does_not_read_ends_in_time(
+    connection: SshConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_channel, "SEND_DEADLINE_SECONDS", 0.2)
+    channel = connection.start(Command(("sleep", "20")))
+
+    with pytest.raises(ConnectionLost, match=r"did not read its input for 0\.2 s"):
+        channel.send(bytes(8 * MB))
+    channel.close()
+
+
+def test_closing_a_conversation_twice_is_harmless(connection: SshConnection) -> None:
+    channel = connection.start(Command(("cat",)))
+
+    channel.close()
     channel.close()
 
 

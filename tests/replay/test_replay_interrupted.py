@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from replay_demo import (
     QUICK,
@@ -23,11 +24,14 @@ from replay_demo import (
 
 from topo_tune.bench.backends.replay import ReplayBackend
 from topo_tune.cli.app import run
-from topo_tune.errors import Unreachable
+from topo_tune.errors import Refused, Unreachable
+from topo_tune.pipeline import rolling
 from topo_tune.records.bench import Launch
 from topo_tune.records.envelope import load_lines
 from topo_tune.records.lock import held_alone
 from topo_tune.records.recommendation import Recommendation
+from topo_tune.records.rollout import RolloutPlan
+from topo_tune.records.run_folder import RunFolder
 from topo_tune.records.search import SearchTrace
 from topo_tune.rollout.journal import Journal
 
@@ -178,6 +182,42 @@ def test_a_killed_rollout_can_be_resumed_to_its_end(killed_in_the_middle: Demo, 
 
     assert demo.actions()[-1] == "finished"
     assert demo("status") == 0
+
+
+def carry_out(demo: Demo, plan: RolloutPlan, options: rolling.ApplyOptions) -> None:
+    """Go on with a rollout as `apply --resume` does, on nodes that must not be reached."""
+    nothing: Any = None
+    rolling.apply(
+        RunFolder.open(demo.run_dir),
+        nothing,
+        plan,
+        options,
+        consent=lambda state: True,
+        on_entry=lambda entry: None,
+        watch=nothing,
+    )
+
+
+def test_a_resume_must_be_told_anew_that_no_job_can_hang(killed_in_the_middle: Demo) -> None:
+    state = rolling.recorded_state(RunFolder.open(killed_in_the_middle.run_dir))
+    assert state is not None
+    plan = msgspec.structs.replace(state.plan, must_match=("NCCL_ALGO",), confined=False)
+    before = killed_in_the_middle.picture()
+
+    with pytest.raises(Refused, match="give `--drained` when no job runs on these nodes"):
+        carry_out(killed_in_the_middle, plan, rolling.ApplyOptions())
+
+    assert killed_in_the_middle.picture() == before
+    rolling.check_resume(plan, rolling.ApplyOptions(drained=True), state)
+
+
+def test_a_rollout_that_is_over_needs_no_word_about_jobs(sound: Demo) -> None:
+    assert sound("apply", *GO) == 0
+    state = rolling.recorded_state(RunFolder.open(sound.run_dir))
+    assert state is not None
+    plan = msgspec.structs.replace(state.plan, must_match=("NCCL_ALGO",), confined=False)
+
+    rolling.check_resume(plan, rolling.ApplyOptions(), state)
 
 
 def test_a_killed_rollout_can_be_rolled_back_to_the_old_bytes(

@@ -13,9 +13,10 @@ import pytest
 from replay_demo import QUICK, TWO_RACKS, Demo, copied, make_demo
 
 from topo_tune.cli.app import run
-from topo_tune.pipeline import journey
+from topo_tune.pipeline import journey, rolling
 from topo_tune.records.bench import Launch
 from topo_tune.records.envelope import load
+from topo_tune.records.inventory import Missing
 from topo_tune.records.recommendation import Advice, Recommendation
 from topo_tune.records.rollout import RolloutPlan, RolloutResult
 from topo_tune.records.scan import Scan
@@ -253,6 +254,25 @@ def test_a_node_without_python_is_a_row_and_the_others_go_on(
     assert any(line.startswith("left out") and "n5" in line for line in applied.splitlines())
     assert list(demo.node("n5").rglob("*.conf")) == []
     assert demo("status") == 0
+
+
+def test_a_node_that_the_scan_did_not_see_is_neither_planned_nor_written(
+    sound: Demo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scan_without_n4(cluster: Any) -> Any:
+        found, topology = scan(cluster)
+        left = tuple(node for node in found.nodes if node.node != "n4")
+        missing = (Missing("n4", "deadline passed", "it took too long"),)
+        return msgspec.structs.replace(found, nodes=left, missing=missing), topology
+
+    scan = rolling.scan
+    monkeypatch.setattr(rolling, "scan", scan_without_n4)
+    before = sound.picture("n4")
+
+    assert sound("apply", *GO) == 3
+
+    assert sound.picture("n4") == before
+    assert any(line.startswith("left out") and "n4" in line for line in capsys.readouterr().out.splitlines())
 
 
 CLOSED_PORT = """\

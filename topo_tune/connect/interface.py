@@ -17,6 +17,9 @@ DEFAULT_OUTPUT_LIMIT_BYTES = 64 << 20
 STDERR_TAIL_BYTES = 4096
 """how much of its standard error a `Channel` keeps"""
 
+SEND_DEADLINE_SECONDS = 60.0
+"""how long a command may take to read what is sent to it: requests are small, so then it reads no more"""
+
 
 class Command(msgspec.Struct, frozen=True):
     """One command for a node: an argument vector (never a shell string), its input, and its limits."""
@@ -45,7 +48,8 @@ class Channel(Protocol):
     """A running command on a node: bytes in, bytes out."""
 
     def send(self, data: bytes) -> None:
-        """Write all of `data` to its standard input. Raises ConnectionLost when the command is gone."""
+        """Write all of `data` to its standard input. Raises ConnectionLost when the command is gone, or does not read
+        it within `SEND_DEADLINE_SECONDS`."""
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         """The next bytes of its standard output: b"" at its end, None when nothing came in time."""
@@ -54,7 +58,8 @@ class Channel(Protocol):
         """The last lines it wrote to standard error so far (at most 4 KiB)."""
 
     def close(self) -> None:
-        """Close its standard input and let go; kills a local command that does not end within two seconds."""
+        """Close its standard input and let go; kills a local command that does not end within two seconds.
+        Closing twice is harmless."""
 
 
 class Connection(Protocol):

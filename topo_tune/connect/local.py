@@ -14,7 +14,13 @@ from collections.abc import Callable
 from typing import IO
 
 from topo_tune.connect.command_line import NOT_EXECUTABLE_STATUS, NOT_FOUND_STATUS, bounded, shown
-from topo_tune.connect.interface import STDERR_TAIL_BYTES, Channel, Command, Output
+from topo_tune.connect.interface import (
+    SEND_DEADLINE_SECONDS,
+    STDERR_TAIL_BYTES,
+    Channel,
+    Command,
+    Output,
+)
 from topo_tune.connect.sudo import as_root, check_sudo
 from topo_tune.errors import ConnectionLost, DeadlinePassed, HostError, NodeProgramFailed, OutputTooLarge
 from topo_tune.records.inventory import Become, Node
@@ -138,12 +144,18 @@ class LocalChannel:
 
     def __init__(self, process: _Process, node: str, name: str, forget: Callable[[_Process], None]) -> None:
         self._process, self._node, self._name, self._forget = process, node, name, forget
+        self._is_closed = False
 
     def send(self, data: bytes) -> None:
         """Write all of `data`; what the command says meanwhile is kept for `receive`."""
         self._process.add_input(data)
+        until = time.monotonic() + SEND_DEADLINE_SECONDS
         while self._process.has_input:
-            self._process.step(None)
+            left = until - time.monotonic()
+            if left <= 0:
+                reason = f"`{self._name}` did not read its input for {SEND_DEADLINE_SECONDS:g} s"
+                raise ConnectionLost(self._node, reason, command=self._name, stderr_tail=self.stderr_tail())
+            self._process.step(left)
         if self._process.is_input_closed:
             tail = self.stderr_tail()
             last_words = f": {tail.strip().splitlines()[-1]}" if tail.strip() else ""
@@ -169,6 +181,9 @@ class LocalChannel:
 
     def close(self) -> None:
         """Close its standard input, give it two seconds to end, then kill it."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._process.leave(_LEAVING_SECONDS)
         self._forget(self._process)
 

@@ -166,7 +166,9 @@ class SshConnection:
     def start(self, command: Command) -> Channel:
         """Start a command and leave it running; it should end when its standard input does."""
         line = quoted(self._as_asked(command, command.argv))
-        return SshChannel(self._channel(command), line, command, self.node.name)
+        # An agent's own deadline is days; that its start is answered is a matter of the login's time.
+        seconds = self._access.options.connect_timeout_seconds * _LOGIN_FACTOR
+        return SshChannel(self._channel(command), line, command, self.node.name, reply_seconds=seconds)
 
     def close(self) -> None:
         """End the session. Commands in progress raise ConnectionLost; the node's own clock ends them."""

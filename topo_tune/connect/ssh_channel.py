@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from topo_tune.connect import ssh_errors
 from topo_tune.connect.command_line import shown
-from topo_tune.connect.interface import STDERR_TAIL_BYTES, Command, Output
+from topo_tune.connect.interface import SEND_DEADLINE_SECONDS, STDERR_TAIL_BYTES, Command, Output
 from topo_tune.errors import ConnectionLost, DeadlinePassed, OutputTooLarge
 
 if TYPE_CHECKING:
@@ -74,22 +74,21 @@ def run_to_end(channel: paramiko.Channel, line: str, command: Command, node: str
 class SshChannel:
     """A running command on a node, as `interface.Channel` promises."""
 
-    def __init__(self, channel: paramiko.Channel, line: str, command: Command, node: str) -> None:
+    def __init__(
+        self, channel: paramiko.Channel, line: str, command: Command, node: str, *, reply_seconds: float
+    ) -> None:
+        """`reply_seconds`: how long the node may take to say that it started the command."""
         self._channel, self._node, self._name = channel, node, shown(command)
         self._streams = _Streams(channel, b"", closes_stdin=False)
         with ssh_errors.talking(node, self._name):
-            _begin(
-                channel,
-                line,
-                command.deadline_seconds,
-                lambda: _too_late(node, self._name, command, 0),
-            )
+            _begin(channel, line, reply_seconds, lambda: self._not_started(reply_seconds))
         if command.stdin:
             self.send(command.stdin)
 
     def send(self, data: bytes) -> None:
         """Write all of `data`; what the command says meanwhile is kept for `receive`."""
         self._streams.add_input(data)
+        until = time.monotonic() + SEND_DEADLINE_SECONDS
         pause = _SHORTEST_SECONDS
         with ssh_errors.talking(self._node, self._name):
             while True:
@@ -98,6 +97,11 @@ class SshChannel:
                     raise self._takes_no_more()
                 if not self._streams.has_input:
                     return
+                if time.monotonic() > until:
+                    reason = f"`{self._name}` did not read its input for {SEND_DEADLINE_SECONDS:g} s"
+                    raise ConnectionLost(
+                        self._node, reason, command=self._name, stderr_tail=self.stderr_tail()
+                    )
                 self._streams.step(pause)
                 pause = self._streams.next_pause(pause)
 
@@ -138,6 +142,13 @@ class SshChannel:
         except (OSError, EOFError):
             pass  # it is gone already, which is what was asked for
         self._channel.close()
+
+    def _not_started(self, seconds: float) -> DeadlinePassed:
+        return DeadlinePassed(
+            self._node,
+            f"the node did not say within {seconds:g} s that it started `{self._name}`",
+            command=self._name,
+        )
 
     def _end(self) -> bytes:
         if self._channel.closed and self._channel.exit_status == -1 and _is_dead(self._channel):

@@ -40,7 +40,6 @@ from topo_tune.records.run_folder import RunFolder
 from topo_tune.records.scan import Scan
 from topo_tune.records.search import SearchTrace
 from topo_tune.records.topology import Topology
-from topo_tune.records.units import format_bytes
 from topo_tune.scan.collect import scan_cluster
 from topo_tune.search.loop import SearchEvent, search
 from topo_tune.search.space import build_space

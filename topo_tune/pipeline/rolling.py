@@ -92,7 +92,10 @@ def plan_apply(
         request = plan_request(connection.node.root, recommendation.env)
         return _writer(connection, request)
 
-    answers, missing = cluster.on_each_node(ask, stage="plan")
+    # Of a node that the scan did not see nobody knows whether it is in the fingerprint, or what its login sets.
+    seen = tuple(node for node in cluster.inventory.nodes() if found.node(node.name) is not None)
+    answers, unanswered = cluster.on_each_node(ask, stage="plan", nodes=seen)
+    missing = (*found.missing, *unanswered)
     plan = plan_rollout(
         cluster.inventory,
         recommendation.env,
@@ -122,7 +125,11 @@ def apply(
     on_entry: OnEntry,
     watch: Watch,
 ) -> RolloutResult:
-    """Carry a plan out, or go on where its journal stops; see `rollout/execute.py` for what can happen."""
+    """Carry a plan out, or go on where its journal stops; see `rollout/execute.py` for what can happen.
+
+    Raises Refused when the options do not make up for ranks that could disagree.
+    """
+    check_resume(plan, options, recorded_state(folder))
     bench_plan = load(folder.plan, BenchPlan)
     weights = weights_of(cluster.inventory, bench_plan)
 
@@ -143,6 +150,15 @@ def apply(
             consent=consent,
             policy=options.policy,
         )
+
+
+def check_resume(plan: RolloutPlan, options: ApplyOptions, state: RolloutState | None) -> None:
+    """Refuse to go on with a rollout that has waves to come unless the options, given anew, make it safe.
+
+    Whether jobs run is a fact of today: what was said when the plan was made does not hold for a resume.
+    """
+    if state is None or state.remaining():
+        check_agreement(plan, drained=options.drained, confined=options.confined)
 
 
 def rollback(
