@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import os
@@ -13,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from topo_tune import __version__
-from topo_tune.errors import BrokenRecord
+from topo_tune.errors import BrokenRecord, InputError
 from topo_tune.records.bench import BenchPlan, Launch, Probe
 from topo_tune.records.inventory import Inventory
 from topo_tune.records.recommendation import Recommendation
@@ -105,23 +106,16 @@ def load_conditions(path: Path, record: type[Any]) -> dict[str, str]:
 
 
 def append_line(path: Path, record: Any) -> None:
-    """Add one record to a file of records and sync it: a crash costs at most the line being written."""
+    """Add one record to a file of records and sync it: a crash costs at most the line being written.
+
+    Raises BrokenRecord for a file without a head, and when it cannot be written: a disk that fills up in the middle
+    of a run is nothing that the user wrote.
+    """
     line = msgspec.json.encode(record) + b"\n"
-    with path.open("r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        # A crash can leave half a line behind; the next line must not be glued to it.
-        if end:
-            file.seek(end - 1)
-            if file.read(1) != b"\n":
-                end = _end_of_last_line(path)
-        if not end:
-            # A record must not become the head. `save_lines_head` writes whole, so no crash leaves this.
-            raise BrokenRecord(f"cannot add to {path}: it has no head")
-        file.truncate(end)
-        file.seek(end)
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        _append(path, line)
+    except OSError as exc:
+        raise BrokenRecord(f"cannot write {path}: {exc.strerror or exc}") from exc
 
 
 def load_lines(path: Path, record: type[Body]) -> tuple[Body, ...]:
@@ -135,19 +129,33 @@ def sha256_of(path: Path) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file's content in one step, synced to disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Replace a file's content in one step, synced to disk. Raises InputError when it cannot be written."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Translate what the file system says about writing to `path`. Raises InputError."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as exc:
+        raise InputError(
+            f"cannot write {path}: {exc.strerror or exc}",
+            hint="choose a path that can be written, or make room there",
+        ) from exc
 
 
 def _read(path: Path) -> bytes:
@@ -227,6 +235,33 @@ def _line_head(line: bytes, where: str) -> Head:
         return msgspec.json.decode(line, type=_HeadLine).head
     except msgspec.MsgspecError as exc:
         raise BrokenRecord(f"{where}: the first line is not a topo-tune head: {exc}") from exc
+
+
+def _append(path: Path, line: bytes) -> None:
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        # A crash can leave half a line behind; the next line must not be glued to it.
+        if end:
+            file.seek(end - 1)
+            if file.read(1) != b"\n":
+                end = _end_of_last_line(path)
+        if not end:
+            # A record must not become the head. `save_lines_head` writes whole, so no crash leaves this.
+            raise BrokenRecord(f"cannot add to {path}: it has no head")
+        file.truncate(end)
+        file.seek(end)
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Sync a folder's names: before that a rename may be undone by a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _end_of_last_line(path: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from topo_tune.errors import BrokenRecord, InputError, Refused
-from topo_tune.records.envelope import load, save
+from topo_tune.records.envelope import load, save, writing
 from topo_tune.records.inventory import Inventory
 
 _HEAD_FILE = "00-inventory.json"
@@ -34,19 +34,22 @@ class RunFolder:
     def create(cls, path: Path, inventory: Inventory) -> RunFolder:
         """A new run folder, or the one of an interrupted run of the same inventory.
 
-        Raises Refused when the folder holds something else, so that nothing is mixed or overwritten.
+        Raises Refused when the folder holds something else, so that nothing is mixed or overwritten, and InputError
+        when it cannot be made.
         """
         folder = cls(path)
-        if folder.inventory.exists():
+        with writing(path):  # of a path that may not even be looked at, too
+            is_begun = folder.inventory.exists()
+            is_free = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+        if is_begun:
             if load(folder.inventory, Inventory) != inventory:
                 raise Refused(
                     f"{path} holds a run of another inventory",
                     hint="choose another --output, or the cluster file that run was made from",
                 )
             return folder
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not is_free:
             raise Refused(f"{path} exists and is not a run folder", hint="choose another --output")
-        path.mkdir(parents=True, exist_ok=True)
         save(folder.inventory, inventory)
         return folder
 

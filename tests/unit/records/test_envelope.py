@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import enum
+import errno
 import json
+import os
 import types
 import typing
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topo_tune.errors import BrokenRecord
+from topo_tune.errors import BrokenRecord, InputError
 from topo_tune.records import envelope
 from topo_tune.records.bench import BenchPlan
 from topo_tune.records.envelope import (
@@ -336,11 +338,43 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     write_whole(path, b"old")
 
     def fail(source: str, target: Path) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr("os.replace", fail)
 
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(InputError, match=f"cannot write {path}: no space left"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("path", ["/proc/nowhere/a.json", "/dev/null/a.json"])
+def test_a_file_that_cannot_be_written_is_told_with_its_path(path: str) -> None:
+    with pytest.raises(InputError, match=f"cannot write {path}: "):
+        save(Path(path), PLAN)
+
+
+def test_a_line_that_cannot_be_added_is_told_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    save_lines_head(path, JournalEntry)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr("os.fsync", fail)
+
+    with pytest.raises(BrokenRecord, match=f"cannot write {path}: no space left"):
+        append_line(path, ENTRY)
+
+
+def test_the_new_name_is_on_disk_before_a_write_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr("os.fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+
+    write_whole(tmp_path / "a.json", b"new")
+
+    assert synced[-1] == str(tmp_path)

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from topo_tune.errors import InputError
+from topo_tune.records.inventory import BackendName, ConnectionKind, Inventory, Node, Rack, SshOptions
+from topo_tune.records.run_folder import RunFolder
+
+NODE = Node("n1", "r1", "127.0.0.1", ConnectionKind.LOCAL)
+INVENTORY = Inventory("lab", (Rack("r1", (NODE,)),), SshOptions(), BackendName.GLOO)
+
+
+@pytest.mark.parametrize("path", ["/proc/nowhere", "/dev/null/run"])
+def test_a_folder_that_cannot_be_made_is_told_with_its_path(path: str) -> None:
+    with pytest.raises(InputError, match=f"cannot write {path}"):
+        RunFolder.create(Path(path), INVENTORY)
+
+
+def test_a_folder_is_made_and_found_again(tmp_path: Path) -> None:
+    made = RunFolder.create(tmp_path / "new" / "run", INVENTORY)
+
+    assert RunFolder.create(made.path, INVENTORY).inventory == made.inventory
