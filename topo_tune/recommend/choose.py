@@ -74,7 +74,7 @@ def recommend(
         reason=best.reason if best else _why_nothing(trace, evidence, finalists),
         env=best.env if best else DEFAULTS,
         backend=plan.backend,
-        ranks=launches[0].ranks if launches else topology.node_count * topology.ranks_per_host,
+        ranks=_ranks(launches, topology),
         collective=plan.collective,
         dtype=plan.dtype,
         confidence=each,
@@ -85,6 +85,12 @@ def recommend(
         notes=(*notes, *_failures(evidence), *(_notes_on(best, tolerance, trace, effects) if best else ())),
         effects=effects,
     )
+
+
+def _ranks(launches: Sequence[Launch], topology: Topology) -> int:
+    """Of a launch that gave numbers: one that failed early may not know how many ranks it would have had."""
+    counts = (launch.ranks for launch in launches if launch.is_usable)
+    return next(counts, topology.node_count * topology.ranks_per_host)
 
 
 def _smallest_of_the_best(finalists: Sequence[Finalist], tolerance: float) -> Finalist | None:

@@ -11,6 +11,7 @@ from topo_tune.records.inventory import BackendName
 from topo_tune.records.nccl_env import NcclEnv
 from topo_tune.records.units import algbw_gb_per_s, busbw_factor
 from topo_tune.report.text import visible
+from topo_tune.stats.summaries import p99
 
 # The first nine columns are those of NVIDIA/nccl-tests (src/common.cu), so that what reads its tables reads these.
 # It measures out of place and in place; here one of the two is measured, so its second half is left out.
@@ -85,11 +86,10 @@ def _row(size: int, launches: list[Launch], ranks: int, collective: str, dtype: 
     algbw = algbw_gb_per_s(size, middle)
     busbw = algbw * busbw_factor(collective, ranks)
     spread = f"{statistics.stdev(medians) / statistics.mean(medians) * 100:.1f}" if len(medians) > 1 else "-"
-    p99 = samples[min(len(samples) - 1, round(0.99 * (len(samples) - 1)))]
     count = size // _ITEM_BYTES.get(dtype, 1)
     return (
         f"{size:12d}  {count:12d}  {_NAMES.get(dtype, dtype):>8}  {'sum':>6}  {-1:6d}  {_us(middle):>7}"
-        f"  {algbw:6.2f}  {busbw:6.2f}  {_wrong(results):>5}  {_us(samples[0]):>7}  {_us(p99):>7}"
+        f"  {algbw:6.2f}  {busbw:6.2f}  {_wrong(results):>5}  {_us(samples[0]):>7}  {_us(p99(samples)):>7}"
         f"  {len(results):8d}  {spread:>6}  {results[0].mode.value}"
     )
 

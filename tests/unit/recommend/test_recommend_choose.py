@@ -71,7 +71,7 @@ def advice(
                     nodes=("n1", "n2"),
                     env=env,
                     backend=BackendName.REPLAY,
-                    ranks=2,
+                    ranks=0 if error else 2,
                     started_at="2026-01-01T00:00:00Z",
                     wall_seconds=1.0,
                     results=() if error else results,
@@ -111,6 +111,11 @@ def test_the_setting_with_the_higher_lower_end_wins() -> None:
     answer = advice({ONE: (0.9, 0.8), TWO: (0.9, 0.5)})
     assert [finalist.env for finalist in answer.finalists] == [TWO, ONE]
     assert all(finalist.is_accepted for finalist in answer.finalists)
+
+
+def test_the_ranks_are_those_of_a_launch_that_gave_numbers() -> None:
+    answer = advice({ONE: (0.9, 0.5)}, errors={(DEFAULTS, 0): "no luck"})
+    assert answer.ranks == 2
 
 
 def test_no_difference_means_change_nothing() -> None:
