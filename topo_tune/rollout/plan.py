@@ -38,14 +38,17 @@ def plan_rollout(
     `edge` is the lowest change of throughput that still passes. Nodes that have the setting already are in no
     wave.
 
-    Raises Refused for nothing to write, MissingCapability when no node answered, NodeProgramFailed for an
-    answer that is none.
+    Raises Refused for nothing to write and, where ranks must agree, for a wave that would be measured on one
+    node without a network, or a confined rack that would change without its missing nodes; MissingCapability
+    when no node answered, NodeProgramFailed for an answer that is none.
     """
     if not env.settings:
         raise Refused("there is nothing to roll out: the setting is NCCL's defaults")
     plans = _node_plans(inventory, node_answers, missing)
     must_match = keys_that_must_match(env)
     waves = _waves(inventory, plans, canary=canary, confined=confined, must_match=bool(must_match))
+    if must_match:
+        _check_waves(inventory, waves, missing, must_match, confined=confined)
     return RolloutPlan(
         cluster=inventory.name,
         env=env,
@@ -89,15 +92,63 @@ def check_agreement(plan: RolloutPlan, *, drained: bool, confined: bool) -> None
     the keys that force the choice.
     """
     is_alone = len(plan.nodes) + len(plan.missing) < _NODES_FOR_A_NETWORK
-    if not plan.must_match or drained or (confined and plan.confined) or is_alone:
+    if not plan.must_match or is_alone:
         return
-    keys = ", ".join(f"`{name}`" for name in plan.must_match)
+    keys = _names(plan.must_match)
+    if plan.missing and not plan.confined:
+        # Drained nodes take jobs again afterwards, and those would span what changed and what did not.
+        raise _left_out([entry.node for entry in plan.missing], keys)
+    if drained or (confined and plan.confined):
+        return
     raise Refused(
         f"a job that spans changed and unchanged nodes can hang: its ranks must agree on {keys}, "
         "and this rollout changes node after node",
         hint="give `--drained` when no job runs on these nodes until the rollout has ended, "
         "or `--confined` when no job spans racks (then each rack changes as a whole)",
     )
+
+
+def _check_waves(
+    inventory: Inventory,
+    waves: Sequence[Wave],
+    missing: Sequence[Missing],
+    must_match: Sequence[str],
+    *,
+    confined: bool,
+) -> None:
+    racks = {inventory.node(entry.node).rack for entry in missing}
+    changing = {wave.rack for wave in waves}
+    left_out = [entry.node for entry in missing if inventory.node(entry.node).rack in changing]
+    if confined and left_out:
+        raise _left_out(left_out, _names(must_match))
+    # The launches that would judge such a wave have no other rank on the network to agree with. (Where nodes
+    # of its rack are missing, `check_agreement` names those instead.)
+    alone = [
+        wave
+        for wave in waves
+        if len(wave.measured) * inventory.as_nodes < _NODES_FOR_A_NETWORK and wave.rack not in racks
+    ]
+    if alone and len(inventory.nodes()) >= _NODES_FOR_A_NETWORK:
+        nodes = fold(node for wave in alone for node in wave.measured)
+        raise Refused(
+            f"{nodes} would be measured alone, without the network, which neither proves nor judges "
+            f"{_names(must_match)}: ranks must agree on it, so no other node may be in that launch",
+            hint="join such nodes with others in one rack of the cluster file, or choose another `--canary`, "
+            "so that at least two nodes change together",
+        )
+
+
+def _left_out(nodes: Sequence[str], keys: str) -> Refused:
+    return Refused(
+        f"{fold(nodes)} would be left out: a job that spans it and changed nodes can hang, because its ranks "
+        f"must agree on {keys}",
+        hint="make every node reachable, or take those nodes out of the cluster file when no job runs on them "
+        "together with the others",
+    )
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _node_plans(

@@ -626,3 +626,17 @@ def test_where_ranks_must_agree_a_rollout_that_stops_half_way_says_who_has_the_s
     result = cluster.execute(cluster.plan())
 
     assert "only a[1-3] have the setting" in result.reason
+
+
+def test_where_ranks_must_agree_an_interrupted_rollout_says_who_has_the_setting(make_cluster):
+    cluster = make_cluster(env=RISKY)
+
+    def interrupt(nodes, purpose):
+        if nodes == ("b1", "b2"):
+            raise KeyboardInterrupt
+
+    cluster.on_measure = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        cluster.execute(cluster.plan())
+
+    assert stopped_note(cluster).startswith("interrupted; only a[1-3] have the setting")

@@ -45,7 +45,33 @@ def test_where_ranks_must_agree_a_lone_node_is_not_measured_with_nodes_that_have
     cluster = make_cluster(env=RISKY)
     cluster.write(cluster.plan().node("b1"))
 
-    assert waves(cluster.plan())[-1] == ("b", ("b2",), ("b2",))
+    with pytest.raises(Refused, match=r"^b2 would be measured alone"):
+        cluster.plan()
+
+
+def test_where_ranks_must_agree_a_canary_of_one_is_refused_with_the_option_to_change(make_cluster):
+    cluster = make_cluster(env=RISKY)
+
+    with pytest.raises(Refused, match=r"^a1 would be measured alone") as caught:
+        cluster.plan(canary=1)
+
+    assert "--canary" in str(caught.value.hint)
+
+
+def test_where_ranks_must_agree_racks_of_one_node_are_refused(make_cluster):
+    cluster = make_cluster({"a": ("a1",), "b": ("b1",)}, env=RISKY)
+
+    with pytest.raises(Refused, match=r"^a1,b1 would be measured alone.*`NCCL_ALGO`"):
+        cluster.plan(confined=True)
+
+
+def test_a_cluster_of_one_node_may_change_alone(make_cluster):
+    cluster = make_cluster({"a": ("a1",)}, env=RISKY)
+
+    plan = cluster.plan()
+
+    check_agreement(plan, drained=False, confined=False)
+    assert waves(plan) == [("a", ("a1",), ("a1",))]
 
 
 def test_a_first_rack_of_two_nodes_is_one_wave(make_cluster):
@@ -153,6 +179,40 @@ def test_the_promise_of_confined_jobs_does_not_cover_a_plan_that_splits_racks(ma
 
     with pytest.raises(Refused):
         check_agreement(cluster.plan(confined=False), drained=False, confined=True)
+
+
+def without(cluster, *nodes, **options):
+    answers = {node: answer for node, answer in cluster.answers().items() if node not in nodes}
+    lost = tuple(Missing(node, "unreachable", "no route to host") for node in nodes)
+    return plan_rollout(cluster.inventory, cluster.env, BackendName.NCCL, answers, lost, **options)
+
+
+def test_drained_nodes_that_must_agree_change_all_or_not_at_all(make_cluster):
+    cluster = make_cluster(env=RISKY)
+    plan = without(cluster, "a3")
+
+    with pytest.raises(Refused, match=r"^a3 would be left out: .*`NCCL_ALGO`") as caught:
+        check_agreement(plan, drained=True, confined=False)
+
+    assert "reachable" in str(caught.value.hint)
+
+
+def test_a_confined_rack_whose_ranks_must_agree_changes_whole_or_not_at_all(make_cluster):
+    cluster = make_cluster(env=RISKY)
+
+    with pytest.raises(Refused, match=r"^a3 would be left out"):
+        without(cluster, "a3", confined=True)
+
+
+def test_a_confined_rack_that_is_missing_as_a_whole_keeps_no_other_rack_from_its_change(make_cluster):
+    plan = without(make_cluster(env=RISKY), "b1", "b2", confined=True)
+
+    check_agreement(plan, drained=False, confined=True)
+    assert [wave.name for wave in plan.waves] == ["a"]
+
+
+def test_missing_nodes_are_no_obstacle_where_ranks_may_differ(make_cluster):
+    check_agreement(without(make_cluster(), "a3"), drained=False, confined=False)
 
 
 def test_conflicts_are_refused_with_who_and_where_and_the_nodes_folded(cluster):
