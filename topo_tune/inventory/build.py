@@ -23,6 +23,7 @@ def build_inventory(
     """The Inventory that a cluster file describes. Raises InputError with file, line and field."""
     racks = racks_of(cluster, document, start)
     _check_ranks(cluster, document)
+    _check_roots(cluster, racks, document)
     sizes, weights = sizes_and_weights(cluster.bench, document)
     return Inventory(
         name=default_name if cluster.name is UNSET else cluster.name,
@@ -72,6 +73,20 @@ def _check_ranks(cluster: ClusterFile, document: YamlFile) -> None:
             f"{cluster.ranks_per_node} ranks cannot be split into {cluster.as_nodes} nodes",
             hint="as_nodes is at most ranks_per_node",
         )
+
+
+def _check_roots(cluster: ClusterFile, racks: tuple[Rack, ...], document: YamlFile) -> None:
+    """NCCL reads /etc/nccl.conf and nothing else, so files written elsewhere would never be in force."""
+    if cluster.bench.backend is not BackendName.NCCL:
+        return
+    for position, rack in enumerate(racks):
+        if any(node.root != "/" for node in rack.nodes):
+            is_own = cluster.racks[position].root is not UNSET
+            raise document.error(
+                ("racks", position, "root") if is_own else ("root",),
+                "NCCL reads the real `/etc/nccl.conf`, not one below another root",
+                hint="remove `root`; it is for `bench: {backend: replay}` and `bench: {backend: gloo}`",
+            )
 
 
 def _env(cluster: ClusterFile, document: YamlFile) -> NcclEnv:

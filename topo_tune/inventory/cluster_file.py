@@ -220,7 +220,8 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     root: Annotated[
         str,
         _meta(
-            "Prefix of every path that topo-tune reads or writes on a node; `/` is the machine itself. "
+            "Prefix of every path that topo-tune reads or writes on a node; `/` is the machine itself, and all "
+            "that the back end `nccl` takes, because NCCL reads the real `/etc/nccl.conf`. "
             "`{node}` stands for the node's name; a relative path starts at the cluster file; `~` is your "
             "home (local only).",
             min_length=1,

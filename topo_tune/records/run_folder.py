@@ -28,7 +28,6 @@ class RunFolder:
         self.journal = path / "60-journal.jsonl"
         self.guard = path / "61-guard.jsonl"
         self.proofs = path / "62-proofs.jsonl"
-        self.lock = path / ".run.lock"
 
     @classmethod
     def create(cls, path: Path, inventory: Inventory) -> RunFolder:
@@ -63,6 +62,11 @@ class RunFolder:
                 hint="`topo-tune init --cluster-config FILE --output DIR` makes one",
             )
         return folder
+
+    @property
+    def lock(self) -> Path:
+        """What whoever measures into this folder holds alone; it tells nothing of the journey."""
+        return self.path / ".run.lock"
 
     def need(self, path: Path, stage: str) -> Path:
         """A file of an earlier stage. Raises BrokenRecord naming the stage that makes it."""

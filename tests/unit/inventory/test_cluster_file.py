@@ -99,6 +99,7 @@ def test_every_ssh_key_reaches_the_record(read: Read, tmp_path: Path) -> None:
 def test_a_rack_can_replace_root_python_and_connection(read: Read, tmp_path: Path) -> None:
     inventory = read(
         "python: python3.12\n"
+        "bench: {backend: gloo}\n"
         "racks:\n"
         "  - {name: a, nodes: head, connection: local,\n"
         "     root: 'nodes/{node}', python: '~/venv/bin/python -s'}\n"
@@ -141,7 +142,9 @@ def test_nodes_keep_the_order_of_their_list(read: Read) -> None:
     [("/", "/"), ("/srv/x/", "/srv/x"), ("'~'", "/home/ops"), ("~/x/../y", "/home/ops/y")],
 )
 def test_a_root_becomes_an_absolute_path(read: Read, written: str, root: str) -> None:
-    inventory = read(f"connection: local\nroot: {written}\nracks: [{{name: a, nodes: desk}}]\n")
+    inventory = read(
+        f"connection: local\nroot: {written}\nbench: {{backend: gloo}}\nracks: [{{name: a, nodes: desk}}]\n"
+    )
 
     assert inventory.node("desk").root == root
 
@@ -212,6 +215,7 @@ def test_a_surface_can_be_a_file_beside_the_cluster_file(read: Read, tmp_path: P
 
 def test_anchors_and_merge_keys_work(read: Read) -> None:
     inventory = read(
+        "bench: {backend: gloo}\n"
         "racks:\n"
         "  - &first {name: a, nodes: n1, root: /srv, python: python3.11}\n"
         "  - {<<: *first, name: b, nodes: n2}\n"
@@ -561,6 +565,7 @@ def test_a_mistake_in_the_racks_is_refused_with_line_field_and_hint(
             "does nothing with the back end `nccl`",
             "bench: {backend: replay}",
         ),
+        ("root: /srv/{node}", 4, "$.root", "NCCL reads the real `/etc/nccl.conf`", "bench: {backend: gloo}"),
         (
             "bench: {backend: replay}\n"
             "replay:\n  surface: x\n  faults:\n  - racks: [rack2]\n    tuned_time_factor: 2",

@@ -89,7 +89,8 @@ RACKS = "racks: [{name: rack1, nodes: gpu001}, {name: rack2, nodes: gpu002}]\n"
 
 # And what some need besides.
 COMPLETION = {
-    "connection: local": "root: nodes/{node}\n",
+    "connection: local": "root: nodes/{node}\nbench: {backend: gloo}\n",
+    "root:": "bench: {backend: gloo}\n",
     "replay:": "bench: {backend: replay}\n",
 }
 

@@ -130,7 +130,7 @@ def test_launches_of_another_setting_than_the_search_names_are_refused() -> None
     trace = SearchTrace("halving", 0, SPACE, (ONE,), steps, (ONE,), ())
 
     with pytest.raises(
-        BrokenRecord, match="launch 0 was one of .*NSOCKS.*, and the search says of NCCL_SOCKET"
+        BrokenRecord, match=r"launch 0 was one of .*NSOCKS.*, and the search says of NCCL_SOCKET"
     ):
         recommend(trace, (launch,), cluster="lab", plan=PLAN, topology=TOPOLOGY, weights={})
 

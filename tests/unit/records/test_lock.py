@@ -19,5 +19,5 @@ def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path: Path) -> N
 
 
 def test_a_lock_that_cannot_be_made_is_told_with_its_path() -> None:
-    with pytest.raises(InputError, match="cannot write /proc/nowhere/.run.lock"):
+    with pytest.raises(InputError, match=r"cannot write /proc/nowhere/\.run\.lock"):
         held_alone(Path("/proc/nowhere/.run.lock")).__enter__()
