@@ -647,3 +647,33 @@ def test_a_dump_that_cannot_be_read_is_a_row_and_the_code_says_so(
     rows = capsys.readouterr().out.splitlines()
     assert any(line.startswith("bad") and "not read" in line for line in rows)
     assert any(line.startswith("good") for line in rows)
+
+
+def test_an_undone_rollout_is_kept_aside_and_another_can_begin(sound: Demo) -> None:
+    assert sound("apply", *GO) == 0
+    assert sound("rollback") == 0
+    before = (sound.run_dir / "60-journal.jsonl").read_bytes()
+
+    assert sound("apply", *GO, "--dry-run") == 0
+    assert (sound.run_dir / "60-journal.jsonl").read_bytes() == before
+    assert sound("apply", *GO) == 0
+
+    assert (sound.run_dir / "60-journal.1.jsonl").read_bytes() == before
+    assert (sound.run_dir / "61-guard.1.jsonl").exists()
+    assert sound("status") == 0
+    assert sound("rollback") == 0
+
+
+@pytest.mark.parametrize("command", ["status", "rollback", "apply"])
+def test_a_lost_journal_is_never_taken_for_a_rollout_that_was_not(
+    sound: Demo, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sound("apply", *GO) == 0
+    (sound.run_dir / "60-journal.jsonl").unlink()
+    capsys.readouterr()
+
+    assert sound(command) == 3
+
+    said = capsys.readouterr()
+    assert "a rollout took place" in said.err
+    assert "nothing was written" not in said.out + said.err

@@ -79,7 +79,10 @@ def apply(
     from topo_tune.rollout.execute import Policy
 
     folder = RunFolder.open(run_dir)
-    recorded = _recorded_plan(rolling.recorded_state(folder), run_dir, resume)
+    state = rolling.recorded_state(folder)
+    # An undone rollout stands in nobody's way: its files are kept under a number when the next one begins.
+    is_another = state is not None and not resume and rolling.is_undone(state)
+    recorded = _recorded_plan(None if is_another else state, run_dir, resume)
     chosen = rolling.ApplyOptions(
         canary=canary,
         drained=drained,
@@ -109,6 +112,8 @@ def apply(
             return _nothing_written("every node has the setting already; nothing to write", json)
         if not yes and not _agreed(plan):
             return _nothing_written("not agreed to; nothing was changed", json, plan, EXIT_ANSWER_IS_NO)
+        if is_another:
+            rolling.put_aside(folder)
         reporter.resume()
         try:
             result = rolling.apply(
@@ -166,9 +171,7 @@ def _recorded_plan(recorded: RolloutState | None, run_dir: Path, resume: bool) -
         return None
     if not resume:
         shows = f"`topo-tune status {run_dir}` shows it, `topo-tune rollback {run_dir}` undoes it"
-        other = (
-            "another one needs a run folder of its own" if recorded.is_over else "`--resume` goes on with it"
-        )
+        other = "undo it to begin another" if recorded.is_over else "`--resume` goes on with it"
         raise Refused(f"{run_dir} holds a rollout already", hint=f"{shows}; {other}")
     return recorded.plan
 

@@ -12,7 +12,7 @@ from topo_tune.bench.plan import weights_of
 from topo_tune.bench.record import RecordedLaunches
 from topo_tune.connect.interface import Connection
 from topo_tune.connect.program import run_program
-from topo_tune.errors import InputError, Refused
+from topo_tune.errors import BrokenRecord, InputError, Refused
 from topo_tune.judge.throughput import judge_throughput
 from topo_tune.pipeline.cluster import Cluster, Watch, reach
 from topo_tune.pipeline.journey import scan
@@ -26,6 +26,7 @@ from topo_tune.records.rollout import (
     FileState,
     JournalEntry,
     NodePlan,
+    NodeStatus,
     RolloutPlan,
     RolloutResult,
     RolloutState,
@@ -134,7 +135,7 @@ def apply(
     weights = weights_of(cluster.inventory, bench_plan)
 
     def judge(before: Sequence[Launch], after: Sequence[Launch]) -> Verdict:
-        return judge_throughput(before, after, weights=weights, edge=plan.edge)
+        return judge_throughput(before, after, weights=weights, edge=plan.edge, looks=options.policy.looks)
 
     with Journal(folder.path) as journal, cluster.backend() as backend:
         guard = _Guard(folder, cluster, backend, bench_plan, watch)
@@ -172,7 +173,7 @@ def rollback(
 ) -> RolloutResult:
     """Put the old bytes back, of everything or of some waves or racks. Raises Refused where there is no rollout."""
     inventory = load(folder.inventory, Inventory)
-    if not folder.journal.exists():
+    if recorded_state(folder) is None:
         raise InputError(
             f"{folder.path} holds no rollout", hint="nothing was written, so nothing needs undoing"
         )
@@ -187,8 +188,35 @@ def rollback(
 
 
 def recorded_state(folder: RunFolder) -> RolloutState | None:
-    """Where the journal says everything stands; None when nothing was ever planned."""
-    return fold(read_journal(folder.journal)) if folder.journal.exists() else None
+    """Where the journal says everything stands; None when nothing was ever planned.
+
+    Raises BrokenRecord when the journal is gone, or holds no plan, beside the launches of a rollout: then nobody can
+    say here what was written, and least of all that nothing was.
+    """
+    state = fold(read_journal(folder.journal)) if folder.journal.exists() else None
+    if state is None and (folder.guard.exists() or folder.proofs.exists()):
+        raise BrokenRecord(
+            f"{folder.journal} is missing or cut short, but a rollout took place: {folder.guard.name} or "
+            f"{folder.proofs.name} is there",
+            hint="put the journal back from a copy; without one, see docs/how-to/roll-back.md for undoing it by hand",
+        )
+    return state
+
+
+def is_undone(state: RolloutState) -> bool:
+    """Whether a rollout is over and every node has its old bytes, so that another may begin."""
+    settled = (NodeStatus.UNTOUCHED, NodeStatus.RESTORED)
+    return state.is_over and all(status in settled for _, status in state.nodes)
+
+
+def put_aside(folder: RunFolder) -> None:
+    """Keep the files of an undone rollout under a number, so that another can begin in the same run folder."""
+    number = 1
+    while folder.journal.with_suffix(f".{number}.jsonl").exists():
+        number += 1
+    for path in (folder.guard, folder.proofs, folder.journal):
+        if path.exists():
+            path.rename(path.with_suffix(f".{number}.jsonl"))
 
 
 def standings(cluster: Cluster, plan: RolloutPlan) -> tuple[dict[str, str], tuple[Missing, ...]]:

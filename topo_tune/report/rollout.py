@@ -49,6 +49,7 @@ def entry_line(entry: JournalEntry, backend: BackendName) -> str | None:
     words = {
         Action.WAVE_STARTED: f"{wave}: begins; measuring as the nodes are",
         Action.WRITTEN: f"{wave}: {node} written",
+        Action.RESTORE_INTENDED: f"{wave}: {node}: {entry.note}" if entry.note else "",
         Action.WRITE_REFUSED: f"{wave}: {node} refused the write: {entry.note}{_way_in(entry.note)}",
         Action.WRITE_FAILED: f"{wave}: {node} may be half written: {entry.note}",
         Action.PROVED: f"{wave}: every rank has the setting, {entry.note}",
@@ -59,7 +60,7 @@ def entry_line(entry: JournalEntry, backend: BackendName) -> str | None:
         Action.WAVE_PUT_BACK: f"{wave}: put back ({_cause(entry.note)})",
         Action.WAVE_ROLLED_BACK: f"{wave}: rolled back ({_cause(entry.note)})",
     }
-    return words.get(entry.action)
+    return words.get(entry.action) or None
 
 
 def _way_in(note: str) -> str:
