@@ -73,7 +73,7 @@ def test_the_demo_replays_four_nodes_with_a_fault_in_the_second_rack() -> None:
     assert inventory.weights == ((8192, 0.0), (131072, 1.0), (2097152, 1.0), (33554432, 1.0))
     assert inventory.replay is not None
     assert inventory.replay.surface == "h200x2-two-node-tcp"
-    assert inventory.replay.faults == (ReplayFault(racks=("rack2",), tuned_time_factor=1.25),)
+    assert inventory.replay.faults == (ReplayFault(racks=("rack2",), tuned_time_factor=1.5),)
 
 
 def test_the_host_file_example_has_eight_ranks_a_node() -> None:
