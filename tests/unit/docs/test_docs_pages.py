@@ -20,10 +20,7 @@ PAGES = sorted(
 )
 DECISIONS = [page for page in PAGES if page.parent.name == "decisions"]
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
-OF_ONE_MACHINE = re.compile(
-    r"/work/|/tmp/|/root/|/home/[a-z]|\bpypi\b|artifactory|registry\.|\bclaude\b|language model|\bAI\b|sub-?agent",
-    re.IGNORECASE,
-)
+OF_ONE_MACHINE = re.compile(r"/work/|/tmp/|/root/|/home/[a-z]|\bpypi\b|artifactory|registry\.", re.IGNORECASE)
 
 
 def text_of(page: Path) -> str:
