@@ -100,8 +100,9 @@ class _Builder:
         self._refuse_tag(node, path, {_TAG + "map"})
         mapping = {}
         for key, line, item in self._entries(node, path, len(path)):
-            self.lines[(*path, key)] = line
-            mapping[key] = self.value(item, (*path, key))
+            own_path = (*path, key)
+            self.lines[own_path] = line
+            mapping[key] = self.value(item, own_path)
         return mapping
 
     def _entries(self, node: yaml.Node, path: Path, depth: int) -> Iterator[tuple[str, int, yaml.Node]]:
