@@ -195,4 +195,4 @@ def _join(threads: list[threading.Thread], seconds: float) -> None:
 
 
 def _missing(node: Node, error: HostError) -> Missing:
-    return Missing(node.name, error.kind, error.reason)
+    return Missing(node.name, error.kind, error.reason, error.hint)

@@ -72,7 +72,8 @@ def scan(cluster: Cluster) -> tuple[Scan, Topology]:
     found = scan_cluster(cluster.inventory, lambda work: cluster.on_each_node(work, stage="scan"))
     if not found.nodes:
         reasons = "; ".join(f"{missing.node}: {missing.reason}" for missing in found.missing[:3])
-        raise MissingCapability(f"no node answered the scan ({reasons})")
+        hint = next((missing.hint for missing in found.missing if missing.hint), None)
+        raise MissingCapability(f"no node answered the scan ({reasons})", hint=hint)
     return found, topology_of(found, cluster.inventory)
 
 

@@ -135,3 +135,5 @@ class Missing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str
     """unreachable, host key refused, login refused, connection lost, deadline passed, ..."""
     reason: str
+    hint: str | None = None
+    """the next step, where one is known"""

@@ -22,6 +22,10 @@ def scan_report(scan: Scan, topology: Topology | None) -> list[RenderableType]:
     if scan.missing:
         reasons = _by_text((f"{missing.kind}: {missing.reason}", missing.node) for missing in scan.missing)
         parts.append(listed("Missing:", _with_nodes(reasons, scan)))
+        # A hint can name its node; one of each kind is enough to act on.
+        hints = {missing.kind: missing.hint for missing in reversed(scan.missing) if missing.hint}
+        if hints:
+            parts.append(listed("What to do:", [(f"{kind}:", hint) for kind, hint in hints.items()]))
     settings = _by_text(_settings(scan.nodes))
     if settings:
         parts.append(listed("NCCL settings found on the nodes:", _with_nodes(settings, scan)))

@@ -112,3 +112,15 @@ def test_a_saved_file_with_an_odd_name_is_a_node_like_any_other() -> None:
     text = text_of(scan_report(Scan("saved", tuple(node(name) for name in names)), None), width=200)
 
     assert text.splitlines()[1].startswith("n[1-2], a&b, x[1], n@g ")
+
+
+def test_what_to_do_about_a_missing_node_is_said_once_for_each_kind() -> None:
+    missing = tuple(
+        Missing(f"n{number}", "host key refused", "unknown", f"ssh-keyscan n{number}") for number in (7, 8)
+    )
+
+    text = text_of(scan_report(Scan("lab", (), missing), None), width=100)
+
+    assert "What to do:" in text
+    assert "host key refused:  ssh-keyscan n7" in text
+    assert "ssh-keyscan n8" not in text
