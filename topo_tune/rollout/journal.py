@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import fcntl
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from topo_tune.errors import BrokenRecord, Refused
+from topo_tune.errors import BrokenRecord
 from topo_tune.records.envelope import append_line, load_lines, save_lines_head
+from topo_tune.records.lock import take_lock
 from topo_tune.records.rollout import (
     Action,
     JournalEntry,
@@ -49,7 +49,12 @@ class Journal:
     def __enter__(self) -> Journal:
         """Take the lock, read what is there. Raises Refused when another rollout holds it, BrokenRecord."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = _take(self._lock_path)
+        try:
+            self._lock = take_lock(
+                self._lock_path, busy=f"another rollout is at work in {self._lock_path.parent}"
+            )
+        except OSError as exc:
+            raise BrokenRecord(f"cannot lock {self._lock_path}: {exc.strerror}") from exc
         try:
             if self.path.exists():
                 self._entries = read_journal(self.path)
@@ -221,22 +226,3 @@ class _Folding:
             raise BrokenRecord(f"the journal names the node `{entry.node}`, which is not in its plan")
         if entry.wave is not None and entry.wave not in self.waves:
             raise BrokenRecord(f"the journal names the wave `{entry.wave}`, which is not in its plan")
-
-
-def _take(path: Path) -> int:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as exc:
-        raise BrokenRecord(f"cannot open the lock {path}: {exc.strerror}") from exc
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        os.close(descriptor)
-        raise Refused(
-            f"another rollout is at work in {path.parent}",
-            hint="wait for it to end, or stop it, then try again",
-        ) from exc
-    except OSError as exc:
-        os.close(descriptor)
-        raise BrokenRecord(f"cannot lock {path}: {exc.strerror}") from exc
-    return descriptor
