@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import statistics
 
 import msgspec
 
@@ -82,7 +83,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def median_seconds(self) -> dict[int, float]:
         """Size in bytes to the median of its samples."""
-        return {result.size_bytes: _median(result.samples_seconds) for result in self.results}
+        return {result.size_bytes: statistics.median(result.samples_seconds) for result in self.results}
 
 
 class SettingInForce(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,9 +114,3 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def values(self, name: str) -> dict[int, str]:
         """Rank to the value it had; ranks on which the variable was not set are absent."""
         return {setting.rank: setting.value for setting in self.settings if setting.name == name}
-
-
-def _median(values: tuple[float, ...]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

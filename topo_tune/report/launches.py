@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ from topo_tune.records.inventory import BackendName
 from topo_tune.records.nccl_env import NcclEnv
 from topo_tune.records.units import algbw_gb_per_s, busbw_factor
 from topo_tune.report.text import visible
-from topo_tune.stats.summaries import p99
+from topo_tune.stats.summaries import coefficient_of_variation, median, p99
 
 # The first nine columns are those of NVIDIA/nccl-tests (src/common.cu), so that what reads its tables reads these.
 # It measures out of place and in place; here one of the two is measured, so its second half is left out.
@@ -80,12 +79,12 @@ def _why(launch: Launch) -> str:
 
 def _row(size: int, launches: list[Launch], ranks: int, collective: str, dtype: str) -> str:
     results = [r for launch in launches for r in launch.results if r.size_bytes == size]
-    medians = [statistics.median(result.samples_seconds) for result in results]
+    medians = [median(result.samples_seconds) for result in results]
     samples = sorted(sample for result in results for sample in result.samples_seconds)
-    middle = statistics.median(medians)
+    middle = median(medians)
     algbw = algbw_gb_per_s(size, middle)
     busbw = algbw * busbw_factor(collective, ranks)
-    spread = f"{statistics.stdev(medians) / statistics.mean(medians) * 100:.1f}" if len(medians) > 1 else "-"
+    spread = f"{coefficient_of_variation(medians) * 100:.1f}" if len(medians) > 1 else "-"
     count = size // _ITEM_BYTES.get(dtype, 1)
     return (
         f"{size:12d}  {count:12d}  {_NAMES.get(dtype, dtype):>8}  {'sum':>6}  {-1:6d}  {_us(middle):>7}"
