@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from topo_tune.records.scan import NcclFile, TopologyMatrix
+from topo_tune.records.matrix import TopologyMatrix
+from topo_tune.records.scan import NcclFile
 
 FACTS = Path(__file__).parent / "golden" / "facts"
 MATRICES = sorted((FACTS / "smi-topo").glob("*.txt"))

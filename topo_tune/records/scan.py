@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import msgspec
 
+from topo_tune.records.document import Document
+from topo_tune.records.finding import Finding
+from topo_tune.records.hardware import (
+    FabricManager,
+    GpuHealth,
+    GpuNvlinks,
+    Host,
+    KernelEvent,
+    P2pMatrix,
+    PciDevice,
+)
 from topo_tune.records.inventory import Missing
+from topo_tune.records.matrix import TopologyMatrix
+from topo_tune.records.network import RdmaDevice, RoceSettings, Route
+from topo_tune.records.provenance import SettingOrigin
 
 RDMA_DEVICE_FILES = "/dev/infiniband"
 """`what` of the Absent that says: RDMA devices exist, and this session may not open them."""
@@ -30,30 +44,6 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numa_node: int | None
 
 
-class TopologyMatrix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The matrix of `nvidia-smi topo -m`: how each pair of GPUs and NICs is joined."""
-
-    gpus: tuple[str, ...]
-    """GPU0, GPU1, ...: the columns that are GPUs"""
-    nics: tuple[str, ...]
-    """NIC columns, by device name (mlx5_0) where the legend tells it"""
-    links: tuple[tuple[str, ...], ...]
-    """links[i][j]: X, SYS, NODE, PHB, PXB, PIX, NV18 or `?` (not in the text); rows and columns are gpus then nics"""
-    cpu_affinity: tuple[str | None, ...]
-    """per GPU: `0-55,112-167`"""
-    numa_affinity: tuple[str | None, ...]
-    """per GPU: `0`, or a list such as `0,3-9`"""
-    gpu_numa_ids: tuple[int | None, ...] = ()
-    """per GPU: the NUMA node that its own memory is (Grace); empty where the text has no such column"""
-    problems: tuple[str, ...] = ()
-    """what could not be read: missing rows, unknown words"""
-
-    def link(self, one: str, other: str) -> str:
-        """The link word of two devices. Raises ValueError for a name that is not in the matrix."""
-        names = self.gpus + self.nics
-        return self.links[names.index(one)][names.index(other)]
-
-
 class Nic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One network interface or RDMA device of the kernel."""
 
@@ -65,6 +55,12 @@ class Nic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numa_node: int | None
     driver: str | None
     addresses: tuple[str, ...] = ()
+    mtu_bytes: int | None = None
+    pci_bus_id: str | None = None
+    is_virtual: bool | None = None
+    """no device of its own behind it: bridge, veth, bond, tunnel, VLAN"""
+    master: str | None = None
+    """bond or bridge that it is a member of"""
 
 
 class NumaNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +91,21 @@ class NcclLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`2.28.9`; None when the file does not tell"""
     found_in: str
     """torch, system, LD_LIBRARY_PATH, pip, ..."""
+    names: tuple[str, ...] = ()
+    """every NCCL_ name that is a string of its read-only data; a name that is not there cannot have an effect.
+    Empty where the file was not looked into."""
+
+
+class NcclPlugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One plugin library that NCCL could load."""
+
+    kind: str
+    """net, tuner, profiler, env; a library that exports symbols of several kinds appears once for each"""
+    path: str
+    found_in: str
+    """LD_LIBRARY_PATH, system, a variable that names it, ..."""
+    interfaces: tuple[str, ...] = ()
+    """symbols that it exports: `ncclNet_v10`, `ncclTunerPlugin_v4`"""
 
 
 class NcclFileSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,6 +158,20 @@ class NodeScan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nccl_files: tuple[NcclFile, ...]
     absent: tuple[Absent, ...] = ()
     collected_in_seconds: float | None = None
+    gpu_health: tuple[GpuHealth, ...] = ()
+    nvlinks: tuple[GpuNvlinks, ...] = ()
+    p2p: tuple[P2pMatrix, ...] = ()
+    """one for each capability that was asked"""
+    fabric_manager: FabricManager | None = None
+    pci: tuple[PciDevice, ...] = ()
+    kernel_events: tuple[KernelEvent, ...] = ()
+    host: Host = Host()
+    rdma: tuple[RdmaDevice, ...] = ()
+    roce: tuple[RoceSettings, ...] = ()
+    routes: tuple[Route, ...] = ()
+    plugins: tuple[NcclPlugin, ...] = ()
+    settings: tuple[SettingOrigin, ...] = ()
+    """every place that sets an NCCL variable, by name, strongest first"""
 
 
 class Scan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,6 +180,10 @@ class Scan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: str
     nodes: tuple[NodeScan, ...]
     missing: tuple[Missing, ...] = ()
+    documents: tuple[Document, ...] = ()
+    """saved files about a job or the whole cluster"""
+    findings: tuple[Finding, ...] = ()
+    """worst first"""
 
     def node(self, name: str) -> NodeScan | None:
         """The scan of one node, or None when it did not answer."""

@@ -9,43 +9,18 @@ from typing import Annotated, Any
 import msgspec
 
 from topo_tune.errors import InputError
-from topo_tune.records.scan import (
-    RDMA_DEVICE_FILES,
-    Absent,
-    Cpu,
-    Gpu,
-    NcclFile,
-    NodeScan,
-    TopologyMatrix,
-)
+from topo_tune.records.matrix import TopologyMatrix
+from topo_tune.records.scan import RDMA_DEVICE_FILES, Absent, Cpu, Gpu, NcclFile, NodeScan
 from topo_tune.scan.facts import cpu, nccl_files, nccl_libraries, nics, numa, nvidia_gpus, nvidia_topology
+from topo_tune.scan.facts.fact import Fact, Gathered, RawCommand, with_absent
 from topo_tune.scan.facts.words import clipped, numa_index, said
+from topo_tune.scan.questions import FACTS
 
 FORMAT = "topo-tune/collector"
 """`format` of an answer; the same as in `topo_tune/on_node/collector.py`."""
 VERSION = 1
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-
-
-class RawCommand(msgspec.Struct, frozen=True):
-    """A command that was run, or why it was not."""
-
-    argv: tuple[str, ...] = ()
-    status: int | None = None
-    stdout: str = ""
-    stderr: str = ""
-    absent: str | None = None
-
-    def failure(self) -> str | None:
-        """Why its output is no answer; None where it is one."""
-        if self.absent is not None:
-            return self.absent
-        if self.status == 0:
-            return None
-        last_words = clipped((self.stderr.strip() or self.stdout.strip()).split("\n")[-1], 200)
-        command = " ".join(self.argv)
-        return f"`{command}` exited with status {self.status}" + (f": {last_words}" if last_words else "")
 
 
 class RawMachine(msgspec.Struct, frozen=True):
@@ -160,6 +135,7 @@ class RawAnswer(msgspec.Struct, frozen=True):
     network: RawNetwork = RawNetwork()
     libraries: RawLibraries = RawLibraries()
     files: RawFiles = RawFiles()
+    gathered: Gathered = Gathered()
     absent: tuple[Absent, ...] = ()
     seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] | None = None
 
@@ -205,7 +181,17 @@ def node_scan_from_raw(node_name: str, raw: Mapping[str, Any], *, file: str | No
         absent=(*absent, *(Absent("GPU", problem) for problem in problems)),
         collected_in_seconds=answer.seconds,
     )
-    return printable(scan)
+    return printable(with_facts(scan, answer.gathered))
+
+
+def with_facts(scan: NodeScan, gathered: Gathered, facts: tuple[Fact, ...] = FACTS) -> NodeScan:
+    """The scan with every fact filled in that the gathered texts tell."""
+    for fact in facts:
+        try:
+            scan = fact.tell(scan, gathered)
+        except InputError as error:
+            scan = with_absent(scan, fact.name, error.message)
+    return scan
 
 
 def parts_not_read(matrix: TopologyMatrix) -> list[Absent]:

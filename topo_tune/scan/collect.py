@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from topo_tune.connect.interface import Connection
 from topo_tune.connect.program import run_program
 from topo_tune.errors import InputError, NodeProgramFailed
 from topo_tune.records.inventory import Inventory, Missing
 from topo_tune.records.scan import NodeScan, Scan
 from topo_tune.scan.answer import node_scan_from_raw
+from topo_tune.scan.questions import FACTS
 
 Result = TypeVar("Result")
 
@@ -53,4 +56,7 @@ def collector_request(root: str, deadline_seconds: float) -> dict[str, Any]:
         "home": None,
         "command_deadline_seconds": min(_COMMAND_DEADLINE_SECONDS, own / 2),
         "deadline_seconds": min(own, 2 * _COMMAND_DEADLINE_SECONDS + 5.0),
+        "commands": [msgspec.to_builtins(command) for fact in FACTS for command in fact.commands],
+        "files": [msgspec.to_builtins(files) for fact in FACTS for files in fact.files],
+        "environment": [name for fact in FACTS for name in fact.environment],
     }

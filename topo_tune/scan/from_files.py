@@ -17,7 +17,8 @@ import msgspec
 from topo_tune.connect.program import MARKER
 from topo_tune.errors import InputError
 from topo_tune.records.inventory import Missing
-from topo_tune.records.scan import Absent, Cpu, NcclFile, NodeScan, Scan, TopologyMatrix
+from topo_tune.records.matrix import TopologyMatrix
+from topo_tune.records.scan import Absent, Cpu, NcclFile, NodeScan, Scan
 from topo_tune.scan import answer
 from topo_tune.scan.facts import nccl_files, nvidia_gpus, nvidia_topology
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 
 from topo_tune.errors import InputError, did_you_mean
 from topo_tune.records.inventory import BackendName, Inventory
+from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.nodeset import fold
-from topo_tune.records.scan import RDMA_DEVICE_FILES, NodeScan, Scan, TopologyMatrix
+from topo_tune.records.scan import RDMA_DEVICE_FILES, NodeScan, Scan
 from topo_tune.records.topology import Fabric, Topology
 
 _GLOO_RANKS = 2

@@ -10,7 +10,8 @@ from raw_answers import MATRIX, raw_answer
 from report_text import coloured, text_of
 
 from topo_tune.records.inventory import Missing
-from topo_tune.records.scan import NodeScan, Scan, TopologyMatrix
+from topo_tune.records.matrix import TopologyMatrix
+from topo_tune.records.scan import NodeScan, Scan
 from topo_tune.records.topology import Fabric, Topology
 from topo_tune.report.scan import scan_report
 from topo_tune.scan.answer import node_scan_from_raw

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
-from topo_tune.records.scan import TopologyMatrix
+from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.scan.facts.nvidia_topology import parse
 
 TWO_GPUS = (

@@ -18,6 +18,7 @@ from topo_tune.records.inventory import (
     Rack,
     SshOptions,
 )
+from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.nccl_env import NcclEnv
 from topo_tune.records.scan import (
     RDMA_DEVICE_FILES,
@@ -30,7 +31,6 @@ from topo_tune.records.scan import (
     Nic,
     NodeScan,
     Scan,
-    TopologyMatrix,
 )
 from topo_tune.records.topology import Fabric, Topology
 from topo_tune.scan.facts.nvidia_topology import parse

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from topo_tune.errors import InputError
-from topo_tune.records.scan import TopologyMatrix
+from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.scan.facts.words import clipped, said, without_escapes
 
 COMMAND = ("nvidia-smi", "topo", "-m")

@@ -1,0 +1,78 @@
+"""Scan -> findings: every rule is asked, sightings that say the same are folded over their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from topo_tune.errors import InputError, did_you_mean
+from topo_tune.findings.rule import Rule, Sighting
+from topo_tune.findings.rules import RULES
+from topo_tune.records.finding import Finding, Severity
+from topo_tune.records.scan import Scan
+
+_EVIDENCE_LIMIT = 12
+"""Lines of one finding. A thousand nodes with the same trouble need no thousand lines to be believed."""
+
+
+def find(scan: Scan, *, rules: Iterable[Rule] = RULES, ignored: Collection[str] = ()) -> tuple[Finding, ...]:
+    """What the rules find, worst first, then in the rules' order.
+
+    ignored: IDs of rules that are not asked. Raises InputError for an ID that no rule has.
+    """
+    rules = tuple(rules)
+    known = [rule.id for rule in rules]
+    for name in ignored:
+        if name not in known:
+            raise InputError(f"no rule is called `{name}`", hint=did_you_mean(name, known))
+    found = [finding for rule in rules if rule.id not in ignored for finding in _folded(rule, scan)]
+    return tuple(sorted(found, key=lambda finding: finding.severity.rank))
+
+
+def worst(findings: Iterable[Finding], at_least: Severity) -> tuple[Finding, ...]:
+    """The findings that are as bad as `at_least`, or worse."""
+    return tuple(finding for finding in findings if finding.severity.rank <= at_least.rank)
+
+
+def _folded(rule: Rule, scan: Scan) -> list[Finding]:
+    groups: dict[tuple[str, tuple[str, ...], Severity], list[Sighting]] = {}
+    for sighting in rule.look(scan):
+        fix = rule.fix if sighting.fix is None else sighting.fix
+        groups.setdefault((sighting.what, fix, sighting.severity or rule.severity), []).append(sighting)
+    return [
+        Finding(
+            rule=rule.id,
+            severity=severity,
+            nodes=tuple(dict.fromkeys(s.node for s in sightings if s.node is not None)),
+            what=what,
+            why=rule.why,
+            evidence=_evidence(sightings),
+            fix=fix,
+            source=rule.source,
+        )
+        for (what, fix, severity), sightings in groups.items()
+    ]
+
+
+def _evidence(sightings: list[Sighting]) -> tuple[str, ...]:
+    """Lines in order, each with its node where several nodes have lines of their own."""
+    nodes: dict[str, list[str]] = {}
+    for sighting in sightings:
+        for line in sighting.evidence:
+            seen = nodes.setdefault(line, [])
+            if sighting.node is not None and sighting.node not in seen:
+                seen.append(sighting.node)
+    everybody = list(dict.fromkeys(s.node for s in sightings if s.node is not None))
+    lines = [
+        line if len(everybody) < 2 or on == everybody else f"{_named(on)}: {line}"
+        for line, on in nodes.items()
+    ]
+    if len(lines) > _EVIDENCE_LIMIT:
+        left_out = len(lines) - (_EVIDENCE_LIMIT - 1)
+        lines = [*lines[: _EVIDENCE_LIMIT - 1], f"and {left_out} more like these"]
+    return tuple(lines)
+
+
+def _named(nodes: list[str]) -> str:
+    from topo_tune.records.nodeset import fold
+
+    return fold(nodes) if nodes else "cluster"

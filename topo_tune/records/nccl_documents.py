@@ -1,0 +1,289 @@
+"""What saved files of NCCL and nccl-tests say: topology, graphs, tuner tables, logs, measurements."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from topo_tune.records.matrix import TopologyMatrix
+
+# --- topology files -----------------------------------------------------------------------------------------
+
+
+class XmlCpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `<cpu>` of a topology file: a NUMA node."""
+
+    numa_id: int | None
+    architecture: str | None = None
+    vendor: str | None = None
+    cpus: str | None = None
+    """CPUs of its mask as a list: `24-31,88-95`"""
+
+
+class XmlLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """NVLinks or XGMI links from one GPU to one target, added up."""
+
+    target: str
+    """PCI address of the peer; of an NVSwitch where its class says so"""
+    count: int
+    is_switch: bool = False
+
+
+class XmlGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One GPU: from a `<gpu>` element, or from its PCI class alone."""
+
+    pci_bus_id: str
+    numa_id: int | None
+    dev: int | None = None
+    rank: int | None = None
+    compute_capability: int | None = None
+    """the `sm` attribute: 80, 90, 100; of AMD GPUs whatever RCCL wrote"""
+    architecture: str | None = None
+    """`gfx942` on AMD"""
+    gdr: bool | None = None
+    links: tuple[XmlLink, ...] = ()
+
+
+class XmlNet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One network device: `<net>` elements of one `dev` counted once, or a NIC by its PCI class alone."""
+
+    name: str | None
+    dev: int | None = None
+    port: int | None = None
+    speed_mbit_per_s: int | None = None
+    guid: str | None = None
+    gdr: bool | None = None
+    collnet: bool | None = None
+    pci_bus_id: str | None = None
+    numa_ids: tuple[int, ...] = ()
+    """more than one where the file lists it under several CPUs"""
+    is_virtual: bool = False
+    """veth, bridge, tunnel, bond and the like by its name, or a NIC without a PCI device"""
+
+
+class TopologyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nccl-topology"):
+    """A file for NCCL_TOPO_FILE, or one from NCCL_TOPO_DUMP_FILE."""
+
+    vendor: str
+    """`nvidia`, `amd` or `unknown`"""
+    version: str | None
+    cpus: tuple[XmlCpu, ...]
+    gpus: tuple[XmlGpu, ...]
+    nets: tuple[XmlNet, ...]
+    bridges: int
+    """PCI bridges and switches"""
+    nvswitches: int
+    """distinct NVSwitch targets of NVLinks"""
+    unclassified: int
+    """PCI devices without a class"""
+    paths: TopologyMatrix | None
+    """how each pair of GPUs and NICs is joined, in `nvidia-smi topo -m`'s words, as the file's tree has it"""
+    slowest_gpu_link_gt_per_s: float | None = None
+    """the slowest PCIe link between any GPU and its CPU"""
+
+
+# --- graph files --------------------------------------------------------------------------------------------
+
+
+class XmlGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `<graph>`: how NCCL lays its channels for one pattern."""
+
+    id: int
+    pattern: str
+    """`ring`, `tree`, `split tree`, `balanced tree`, `nvls`, `collnet direct` or the number"""
+    channels: int
+    gpus_per_channel: int
+    type_intra: str | None
+    type_inter: str | None
+    speed_intra_gb_per_s: float | None
+    speed_inter_gb_per_s: float | None
+    cross_nic: int | None = None
+    nets: tuple[str, ...] = ()
+    """`dev` of the network devices used, distinct, as written"""
+
+
+class GraphFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nccl-graph"):
+    """A file for NCCL_GRAPH_FILE, or one from NCCL_GRAPH_DUMP_FILE."""
+
+    version: str | None
+    graphs: tuple[XmlGraph, ...]
+
+
+# --- tuner tables -------------------------------------------------------------------------------------------
+
+
+class TunerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the example tuner plugin's CSV; -1 is any, or the default."""
+
+    line: int
+    collective: str
+    min_bytes: int
+    max_bytes: int
+    algorithm: str
+    protocol: str
+    channels: int
+    nodes: int
+    ranks: int
+    pipe_ops: int | None = None
+    registered: int | None = None
+
+
+class TunerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nccl-tuner"):
+    """A table for NCCL_TUNER_CONFIG_FILE."""
+
+    rules: tuple[TunerRule, ...]
+
+
+# --- logs ---------------------------------------------------------------------------------------------------
+
+
+class LogSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A variable that NCCL said it read."""
+
+    name: str
+    value: str
+    processes: int
+    """in how many processes of the log"""
+
+
+class LogWarning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """NCCL WARN lines that say the same, counted."""
+
+    text: str
+    count: int
+    first_line: int
+    hosts: tuple[str, ...] = ()
+
+
+class CauseKind(enum.Enum):
+    """What ended a run, or would have: the root, not its consequences."""
+
+    SHARED_MEMORY = "shared memory too small"
+    DUPLICATE_GPU = "two ranks on one GPU"
+    BOOTSTRAP_TIMEOUT = "ranks cannot reach each other"
+    NVLS = "NVLS multicast setup failed"
+    NO_ALGORITHM = "no algorithm or protocol left"
+    RDMA_DEVICES = "RDMA devices cannot be opened"
+    RDMA_TRANSPORT = "RDMA transport error"
+    OUT_OF_MEMORY = "out of GPU memory"
+    MEMLOCK = "locked memory too small"
+    CUDA = "CUDA error"
+    VERSION_MISMATCH = "ranks use different NCCL versions"
+    PEER_GONE = "a peer closed its connection"
+    WATCHDOG = "a collective timed out"
+    INVALID_SETTING = "a setting is invalid"
+    OTHER = "other"
+
+
+class LogCause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A failure that the log shows, with what to do."""
+
+    kind: CauseKind
+    line: int
+    text: str
+    """the line that shows it, without its prefix, at most 300 characters"""
+    hosts: tuple[str, ...] = ()
+    advice: str = ""
+    code: int | None = None
+    """ncclResult_t that the program saw, where the log shows it"""
+
+
+class LogNic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One network device that NCCL listed."""
+
+    index: int
+    name: str
+    kind: str
+    """`IB`, `RoCE`, `IB/SHARP`, `Socket`, ..."""
+    address: str | None = None
+    """of sockets"""
+    gpu_direct: bool | None = None
+
+
+class NcclLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nccl-log"):
+    """What an NCCL_DEBUG log tells of a job."""
+
+    library: str
+    """`NCCL` or `RCCL`"""
+    version: str | None
+    """`2.28.9+cuda13.0` as logged; the most common one where several are"""
+    hosts: tuple[str, ...]
+    ranks: int | None
+    """of the largest communicator"""
+    nodes: int | None
+    network: str | None
+    """`IB`, `Socket`, `AWS Libfabric`, `IBext_v10`, ...: what the job used"""
+    nics: tuple[LogNic, ...] = ()
+    """of the first host that lists any"""
+    out_of_band: str | None = None
+    """interface of bootstrap traffic"""
+    settings: tuple[LogSetting, ...] = ()
+    choices: tuple[tuple[str, int], ...] = ()
+    """(`AllReduce RING SIMPLE`, times chosen)"""
+    channels: int | None = None
+    """collective channels"""
+    transports: tuple[tuple[str, int], ...] = ()
+    """(`P2P/CUMEM`, `SHM/direct/direct`, `NET/IB`, `NET/IB/GDRDMA`, ...; edges that use it)"""
+    nvls: bool | None = None
+    plugins: tuple[str, ...] = ()
+    """net, tuner and profiler plugins that were loaded"""
+    warnings: tuple[LogWarning, ...] = ()
+    cause: LogCause | None = None
+    """the root cause of a failed run; None where the log shows no failure"""
+    notes: tuple[str, ...] = ()
+    """what looks bad and is harmless, or what else deserves a word"""
+
+
+# --- nccl-tests ---------------------------------------------------------------------------------------------
+
+
+class TestTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One half of a row: out of place, or in place."""
+
+    time_us: float | None
+    algbw_gb_per_s: float | None
+    busbw_gb_per_s: float | None
+    wrong: float | None
+    """wrong elements, or the old `error` column; None where checking was off"""
+
+
+class TestRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One measured size."""
+
+    size_bytes: int
+    count: int
+    type: str
+    redop: str | None
+    root: int | None
+    out_of_place: TestTime
+    in_place: TestTime | None
+
+
+class TestRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table with what stands around it."""
+
+    ranks: int | None
+    """None where the file has no list of ranks"""
+    hosts: tuple[str, ...]
+    gpu_names: tuple[str, ...]
+    devices: int | None
+    """distinct (host, process or device, bus ID) among the ranks: fewer than ranks where a GPU is shared"""
+    test: str | None
+    """`all_reduce`, ... where a line tells it"""
+    nccl_version: str | None
+    rows: tuple[TestRow, ...]
+    average_busbw_gb_per_s: float | None
+    out_of_bounds: int | None
+    failed: bool | None
+    """by the verdict line; None where there is none"""
+    problems: tuple[str, ...] = ()
+    """reasons not to trust it: one rank only, a GPU shared, wrong results, rows cut"""
+
+
+class NcclTests(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nccl-tests"):
+    """Output of nccl-tests, of one run or of several after each other."""
+
+    runs: tuple[TestRun, ...]
+    cause: str | None = None
+    """why there is no table, where the file tells: `not enough slots for 16 processes`"""

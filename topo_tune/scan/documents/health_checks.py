@@ -1,0 +1,7 @@
+"""Node health check lists (LBNL NHC)."""
+
+from __future__ import annotations
+
+from topo_tune.scan.facts.fact import SavedKind
+
+KINDS: tuple[SavedKind, ...] = ()

@@ -1,0 +1,7 @@
+"""NCCL graph files (XML)."""
+
+from __future__ import annotations
+
+from topo_tune.scan.facts.fact import SavedKind
+
+KINDS: tuple[SavedKind, ...] = ()

@@ -1,0 +1,7 @@
+"""Output of nccl-tests."""
+
+from __future__ import annotations
+
+from topo_tune.scan.facts.fact import SavedKind
+
+KINDS: tuple[SavedKind, ...] = ()

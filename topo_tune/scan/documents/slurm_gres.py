@@ -1,0 +1,7 @@
+"""Slurm's gres.conf."""
+
+from __future__ import annotations
+
+from topo_tune.scan.facts.fact import SavedKind
+
+KINDS: tuple[SavedKind, ...] = ()

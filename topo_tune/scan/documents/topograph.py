@@ -1,0 +1,7 @@
+"""Output of NVIDIA topograph."""
+
+from __future__ import annotations
+
+from topo_tune.scan.facts.fact import SavedKind
+
+KINDS: tuple[SavedKind, ...] = ()

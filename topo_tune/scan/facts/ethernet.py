@@ -1,0 +1,8 @@
+"""Ethernet interfaces: speed, MTU, what they are made of."""
+
+from __future__ import annotations
+
+from topo_tune.scan.facts.fact import Fact, SavedKind
+
+FACTS: tuple[Fact, ...] = ()
+KINDS: tuple[SavedKind, ...] = ()

@@ -1,0 +1,8 @@
+"""Net, tuner, profiler and env plugins that NCCL could load."""
+
+from __future__ import annotations
+
+from topo_tune.scan.facts.fact import Fact, SavedKind
+
+FACTS: tuple[Fact, ...] = ()
+KINDS: tuple[SavedKind, ...] = ()

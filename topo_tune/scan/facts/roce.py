@@ -1,0 +1,8 @@
+"""Lossless Ethernet settings of RoCE ports."""
+
+from __future__ import annotations
+
+from topo_tune.scan.facts.fact import Fact, SavedKind
+
+FACTS: tuple[Fact, ...] = ()
+KINDS: tuple[SavedKind, ...] = ()

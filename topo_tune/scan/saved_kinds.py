@@ -1,0 +1,63 @@
+"""Every kind of saved file that a scan can read, in the order in which a file is tried against them."""
+
+from __future__ import annotations
+
+from topo_tune.scan.documents import (
+    health_checks,
+    host_list,
+    ibnetdiscover,
+    nccl_graph,
+    nccl_log,
+    nccl_tests,
+    nccl_topology,
+    slurm_gres,
+    slurm_topology,
+    topograph,
+    traces,
+    tuner_table,
+)
+from topo_tune.scan.facts import (
+    ethernet,
+    fabric_manager,
+    gpu_health,
+    gpu_p2p,
+    host,
+    kernel_log,
+    nccl_plugins,
+    nccl_settings,
+    nvlinks,
+    pci,
+    rdma,
+    roce,
+    routes,
+)
+from topo_tune.scan.facts.fact import SavedKind
+
+# What is told by a word of its own comes first; what is told by the shape of its lines comes last.
+KINDS: tuple[SavedKind, ...] = (
+    *traces.KINDS,
+    *nccl_topology.KINDS,
+    *nccl_graph.KINDS,
+    *topograph.KINDS,
+    *gpu_health.KINDS,
+    *gpu_p2p.KINDS,
+    *nvlinks.KINDS,
+    *fabric_manager.KINDS,
+    *kernel_log.KINDS,
+    *pci.KINDS,
+    *host.KINDS,
+    *rdma.KINDS,
+    *ethernet.KINDS,
+    *roce.KINDS,
+    *routes.KINDS,
+    *nccl_plugins.KINDS,
+    *nccl_settings.KINDS,
+    *nccl_tests.KINDS,
+    *nccl_log.KINDS,
+    *slurm_topology.KINDS,
+    *ibnetdiscover.KINDS,
+    *tuner_table.KINDS,
+    *slurm_gres.KINDS,
+    *health_checks.KINDS,
+    *host_list.KINDS,
+)
