@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -15,6 +15,8 @@ from topo_tune.scan.facts import cpu, nccl_files, nccl_libraries, nics, numa, nv
 from topo_tune.scan.facts.fact import Fact, Gathered, RawCommand, with_absent
 from topo_tune.scan.facts.words import clipped, numa_index, said
 from topo_tune.scan.questions import FACTS
+
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 FORMAT = "topo-tune/collector"
 """`format` of an answer; the same as in `topo_tune/on_node/collector.py`."""
@@ -199,9 +201,9 @@ def parts_not_read(matrix: TopologyMatrix) -> list[Absent]:
     return [Absent("part of the topology matrix", problem) for problem in matrix.problems]
 
 
-def printable(scan: NodeScan) -> NodeScan:
-    """The same scan without characters that could drive a terminal or that UTF-8 cannot hold."""
-    return msgspec.convert(_printable(msgspec.to_builtins(scan)), NodeScan)
+def printable(record: Record) -> Record:
+    """The same record without characters that could drive a terminal or that UTF-8 cannot hold."""
+    return msgspec.convert(_printable(msgspec.to_builtins(record)), type(record))
 
 
 def _printable(value: Any) -> Any:

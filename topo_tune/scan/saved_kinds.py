@@ -23,8 +23,11 @@ from topo_tune.scan.facts import (
     gpu_p2p,
     host,
     kernel_log,
+    nccl_files,
     nccl_plugins,
     nccl_settings,
+    nvidia_gpus,
+    nvidia_topology,
     nvlinks,
     pci,
     rdma,
@@ -32,6 +35,7 @@ from topo_tune.scan.facts import (
     routes,
 )
 from topo_tune.scan.facts.fact import SavedKind
+from topo_tune.scan.saved_answer import ANSWER as ANSWER
 
 # What is told by a word of its own comes first; what is told by the shape of its lines comes last.
 KINDS: tuple[SavedKind, ...] = (
@@ -39,6 +43,8 @@ KINDS: tuple[SavedKind, ...] = (
     *nccl_topology.KINDS,
     *nccl_graph.KINDS,
     *topograph.KINDS,
+    *nvidia_gpus.KINDS,
+    *nvidia_topology.KINDS,
     *gpu_health.KINDS,
     *gpu_p2p.KINDS,
     *nvlinks.KINDS,
@@ -59,5 +65,6 @@ KINDS: tuple[SavedKind, ...] = (
     *tuner_table.KINDS,
     *slurm_gres.KINDS,
     *health_checks.KINDS,
+    *nccl_files.KINDS,
     *host_list.KINDS,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -79,25 +80,77 @@ def test_a_second_matrix_of_a_node_is_left_out_and_said(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_of_a_kind_that_is_not_read_yet_is_named_with_its_kind(tmp_path: Path) -> None:
-    (tmp_path / "n1").mkdir()
-    (tmp_path / "n1/topo.txt").write_text(MATRIX)
-    (tmp_path / "n1/topo.xml").write_text('<system version="1">\n</system>\n')
+def test_files_of_different_tools_beside_each_other_are_one_node_named_by_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "gpu007"
+    folder.mkdir()
+    (folder / "topo.txt").write_text(MATRIX)
+    (folder / "query.csv").write_text(QUERY)
+    (folder / "nccl.conf").write_text("NCCL_ALGO=Ring\n")
+    (folder / "notes.md").write_text("looked fine on Monday\n")
 
-    (node,) = scan_from(tmp_path).nodes
+    (node,) = scan_from(folder).nodes
 
-    assert node.absent[-1].reason == "not read yet: an NCCL topology file (XML)"
+    assert (node.node, len(node.gpus), node.nccl_files[0].path) == ("gpu007", 2, "nccl.conf")
+    assert ("notes.md", "not read: its content is of no known kind") in [
+        (absent.what, absent.reason) for absent in node.absent
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["{node}-{tool}.txt", "{tool}_{node}.txt", "dump.{node}.{tool}.txt"])
+def test_files_of_many_nodes_in_one_folder_are_sorted_by_the_nodes_name(tmp_path: Path, pattern: str) -> None:
+    for node in ("gpu-001", "gpu-002"):
+        for tool, text in (("topo", MATRIX), ("query", QUERY)):
+            (tmp_path / pattern.format(node=node, tool=tool)).write_text(text)
+
+    first, second = scan_from(tmp_path).nodes
+
+    assert first.node.endswith("gpu-001")
+    assert second.node.endswith("gpu-002")
+    assert len(first.gpus) == len(second.gpus) == 2
+    assert first.matrix is not None
+
+
+def test_the_same_tool_twice_is_two_nodes_named_by_their_files(tmp_path: Path) -> None:
+    (tmp_path / "left.txt").write_text(MATRIX)
+    (tmp_path / "right.txt").write_text(MATRIX)
+
+    assert [node.node for node in scan_from(tmp_path).nodes] == ["left", "right"]
+
+
+def test_packed_and_utf16_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "n1.txt.gz").write_bytes(gzip.compress(MATRIX.encode()))
+    (tmp_path / "n2.txt").write_bytes(MATRIX.encode("utf-16"))
+
+    assert all(node.matrix is not None for node in scan_from(tmp_path).nodes)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"PK\x03\x04....", "a zip archive: unpack it first"),
+        (b"\x7fELF....", "a program or library"),
+        (b"\x1f\x8b\x08garbage", "damaged gzip data"),
+        (b"\0" * 257 + b"ustar\x0000" + b"\0" * 250, "a tar archive: unpack it first"),
+        (b"=== ROCm System Management Interface ===\nGPU[0] : x\n", "output of AMD's tools"),
+        (b"<!DOCTYPE html>\n<html></html>\n", "a web page"),
+    ],
+)
+def test_what_is_no_dump_is_refused_by_name(tmp_path: Path, data: bytes, reason: str) -> None:
+    (tmp_path / "n1.txt").write_bytes(data)
+
+    with pytest.raises(InputError, match=reason):
+        scan_from(tmp_path / "n1.txt")
 
 
 def test_a_node_none_of_whose_files_can_be_read_is_missing(tmp_path: Path) -> None:
     (tmp_path / "n1.txt").write_text(MATRIX)
-    (tmp_path / "n2.txt").write_text("CA 'mlx5_0'\n")
+    (tmp_path / "n2.txt").write_text("nothing of use\n")
     (tmp_path / "n3").mkdir()
 
     found = scan_from(tmp_path)
 
     assert [(gone.node, gone.reason) for gone in found.missing] == [
-        ("n2", "n2.txt: not read yet: `ibstat` output"),
+        ("n2", "n2.txt: not read: its content is of no known kind"),
         ("n3", "an empty folder"),
     ]
 
@@ -121,7 +174,9 @@ def test_a_path_with_nothing_to_read_is_refused_with_every_files_reason(tmp_path
     assert "a.txt: not read: its content is of no known kind" in message
     assert "b.txt: is empty" in message
     assert "c: is not an ordinary file" in message
-    assert "hint: read today: a collector's answer, `nvidia-smi topo -m`" in message
+    assert (
+        "hint: kinds of files that are read: a collector's answer, `nvidia-smi --query-gpu` output" in message
+    )
 
 
 @pytest.mark.parametrize("line", ["NVIDIA ", "GPU0 ", "\n", " ", "export ", "GPU0 X ", "index, name"])

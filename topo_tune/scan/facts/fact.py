@@ -121,6 +121,8 @@ class SavedKind(msgspec.Struct, frozen=True):
     """(scan so far, text, file name) -> scan with what the file tells. Raises InputError."""
     document: Callable[[str, str], tuple[DocumentBody, tuple[str, ...]]] | None = None
     """(text, file name) -> what it says, and what could not be read of it. Raises InputError."""
+    is_repeatable: bool = False
+    """whether a node has several files of it: settings, one `ethtool` output an interface"""
 
 
 def with_absent(scan: NodeScan, what: str, reason: str) -> NodeScan:

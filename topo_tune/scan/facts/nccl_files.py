@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import msgspec
+
 from topo_tune.on_node import nccl_conf
 from topo_tune.records.catalogue import catalogue, misnomers
-from topo_tune.records.scan import NcclFile, NcclFileSetting
+from topo_tune.records.scan import NcclFile, NcclFileSetting, NodeScan
+from topo_tune.scan.facts.fact import SavedKind, matches
 
 NOT_KEPT = "(not kept)"
 """Stands in for the value of a name that is not NCCL's: a run folder holds nobody's secrets."""
@@ -74,3 +79,18 @@ def _misread_number(name: str, value: str) -> list[str]:
             break
         kept += character
     return [f"`{name}`: NCCL reads a number and drops what follows: `{value[:40]}` means {kept or '0'}"]
+
+
+def _tell(scan: NodeScan, text: str, file: str) -> NodeScan:
+    found = parse(text, path=file, sha256=hashlib.sha256(text.encode()).hexdigest())
+    return msgspec.structs.replace(scan, nccl_files=(*scan.nccl_files, found))
+
+
+KINDS = (
+    SavedKind(
+        "NCCL configuration file",
+        matches(r"^[ \t]*(?:-x[ \t]+|export[ \t]+|[\"'])?NCCL_[A-Z0-9_]{1,60}[ \t]*="),
+        _tell,
+        is_repeatable=True,
+    ),
+)

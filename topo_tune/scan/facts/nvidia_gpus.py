@@ -9,7 +9,8 @@ import re
 import msgspec
 
 from topo_tune.errors import InputError
-from topo_tune.records.scan import Gpu
+from topo_tune.records.scan import Gpu, NodeScan
+from topo_tune.scan.facts.fact import SavedKind, matches, with_absent
 from topo_tune.scan.facts.words import clipped, said, whole_number, without_escapes
 
 FIELDS = ("index", "name", "uuid", "pci.bus_id", "memory.total", "driver_version", "compute_cap")
@@ -97,3 +98,22 @@ def pci_bus_id(text: str | None) -> str | None:
         return None
     domain, bus, device, function = match.groups()
     return f"{int(domain, 16):04x}:{bus}:{device}.{function}".lower()
+
+
+def _tell(scan: NodeScan, text: str, file: str) -> NodeScan:
+    found = parse(text, file=file)
+    for problem in found.problems:
+        scan = with_absent(scan, file, problem)
+    if scan.gpus:
+        # NVML, or an earlier file, told the same and more
+        return msgspec.structs.replace(scan, driver=scan.driver or found.driver)
+    return msgspec.structs.replace(
+        scan, gpus=found.gpus, gpu_source="nvidia-smi", driver=scan.driver or found.driver
+    )
+
+
+KINDS = (
+    SavedKind(
+        "`nvidia-smi --query-gpu` output", matches(r"^index, name\b|^\d{1,4}, [^,\n]{1,100}, GPU-"), _tell
+    ),
+)

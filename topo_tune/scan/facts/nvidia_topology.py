@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from topo_tune.errors import InputError
 from topo_tune.records.matrix import TopologyMatrix
+from topo_tune.records.scan import NodeScan
+from topo_tune.scan.facts.fact import SavedKind, matches, with_absent
 from topo_tune.scan.facts.words import clipped, said, without_escapes
 
 COMMAND = ("nvidia-smi", "topo", "-m")
@@ -219,3 +223,22 @@ def _gpu_numa_ids(gpus: tuple[str, ...], rows: dict[str, _Row], header: str) -> 
         return ()
     ids = [rows[name].gpu_numa if name in rows else None for name in gpus]
     return tuple(int(text) if text and text.isdigit() and len(text) < 10 else None for text in ids)
+
+
+def _tell(scan: NodeScan, text: str, file: str) -> NodeScan:
+    if scan.matrix is not None:
+        raise InputError("left out: this node has one already, from another file")
+    matrix = parse(text, file=file)
+    for problem in matrix.problems:
+        # an incomplete matrix must be seen as one
+        scan = with_absent(scan, "part of the topology matrix", problem)
+    return msgspec.structs.replace(scan, matrix=matrix)
+
+
+KINDS = (
+    SavedKind(
+        "`nvidia-smi topo -m` output",
+        matches(r"CPU Affinity|^[ \t]*GPU\d{1,3}[ \t]+(?:X[ \t]+)?(?:SYS|NODE|PHB|PXB|PIX|SOC|NV\d{1,3})\b"),
+        _tell,
+    ),
+)
