@@ -1,0 +1,187 @@
+"""Nodes that should be alike and are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scans import gpu, node_scan, scan_of
+
+from topo_tune.findings.drift import RULES
+from topo_tune.findings.judge import find
+from topo_tune.records.finding import Severity
+from topo_tune.records.hardware import UNLIMITED, GpuHealth, GpuNvlinks, Host, NvlinkLink
+from topo_tune.records.matrix import TopologyMatrix
+from topo_tune.records.network import RdmaDevice
+from topo_tune.records.scan import Cpu, NcclFile, NcclFileSetting, Nic, Scan
+
+
+def cpu(vendor: str, model: str = "Xeon") -> Cpu:
+    return Cpu(vendor, model, "x86_64", 2, 112, 224)
+
+
+def matrix(link: str) -> TopologyMatrix:
+    return TopologyMatrix(("GPU0", "GPU1"), (), (("X", link), (link, "X")), (None, None), (None, None))
+
+
+def nvlinks(active: int) -> GpuNvlinks:
+    return GpuNvlinks(0, None, None, tuple(NvlinkLink(i, i < active) for i in range(18)))
+
+
+def nic(name: str, speed: float, *, is_virtual: bool = False, kind: str = "infiniband") -> Nic:
+    return Nic(name, kind, True, speed, 0, "mlx5_core", is_virtual=is_virtual)
+
+
+def system_file(*settings: tuple[str, str]) -> NcclFile:
+    return NcclFile(
+        "/etc/nccl.conf", True, "0", tuple(NcclFileSetting(i, *pair) for i, pair in enumerate(settings, 1))
+    )
+
+
+# rule -> (what most nodes have, what the odd node has, what differs and may)
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "drift-nccl": ({"torch_nccl": "2.28.9"}, {"torch_nccl": "2.27.3"}, {"torch_nccl": None}),
+    "drift-torch": ({"torch": "2.11.0"}, {"torch": "2.10.0"}, {"torch": None}),
+    "drift-driver": ({"driver": "580.95"}, {"driver": "570.86"}, {"driver": None}),
+    "drift-gpus": (
+        {"gpus": (gpu(0), gpu(1))},
+        {"gpus": (gpu(0),)},
+        {"gpus": (gpu(1, uuid="x"), gpu(0, memory_bytes=1))},
+    ),
+    "drift-vbios": (
+        {"gpu_health": (GpuHealth(vbios="96.00"),)},
+        {"gpu_health": (GpuHealth(vbios="95.00"),)},
+        {"gpu_health": (GpuHealth(vbios=None),)},
+    ),
+    "drift-topology": ({"matrix": matrix("NV18")}, {"matrix": matrix("SYS")}, {"matrix": None}),
+    "drift-nvlinks": ({"nvlinks": (nvlinks(18),)}, {"nvlinks": (nvlinks(17),)}, {"nvlinks": ()}),
+    "drift-nics": (
+        {"nics": (nic("mlx5_0", 400), nic("mlx5_1", 400))},
+        {"nics": (nic("mlx5_0", 400),)},
+        # other names, a slow management port, a veth that claims 10 Gbit/s
+        {
+            "nics": (
+                nic("ib0", 400),
+                nic("ib1", 400),
+                nic("eno1", 1, kind="ethernet"),
+                nic("veth0", 10, kind="ethernet", is_virtual=True),
+            )
+        },
+    ),
+    "drift-nic-firmware": (
+        {"rdma": (RdmaDevice("mlx5_0", (), "MT4129", "28.39"),)},
+        {"rdma": (RdmaDevice("mlx5_0", (), "MT4129", "28.35"),)},
+        {"rdma": (RdmaDevice("mlx5_7", (), "MT4129", "28.39"),)},
+    ),
+    "drift-nic-driver": (
+        {"host": Host(modules=(("mlx5_core", "24.10"),))},
+        {"host": Host(modules=(("mlx5_core", "23.10"),))},
+        {"host": Host(modules=(("mlx5_core", None),))},
+    ),
+    "drift-kernel": ({"kernel": "6.8.0"}, {"kernel": "5.15.0"}, {"kernel": "unknown"}),
+    "drift-cpu-vendor": (
+        {"cpu": cpu("GenuineIntel")},
+        {"cpu": cpu("AuthenticAMD")},
+        {"cpu": cpu("GenuineIntel", "E5")},
+    ),
+    "drift-cpu-model": (
+        {"cpu": cpu("GenuineIntel", "8480C")},
+        {"cpu": cpu("GenuineIntel", "8462Y")},
+        {"cpu": cpu("AuthenticAMD", "8480C")},
+    ),
+    "drift-memory": (
+        {"memory_bytes": 2048 << 30},
+        {"memory_bytes": 1984 << 30},
+        {"memory_bytes": (2048 << 30) - (5 << 30)},
+    ),
+    "drift-nccl-conf": (
+        {"nccl_files": (system_file(("NCCL_ALGO", "Ring"), ("NCCL_DEBUG", "WARN")),)},
+        {"nccl_files": (system_file(("NCCL_ALGO", "Tree"), ("NCCL_DEBUG", "WARN")),)},
+        {"nccl_files": (system_file(("NCCL_DEBUG", "WARN"), ("NCCL_ALGO", "Ring")),)},
+    ),
+    "drift-nccl-environment": (
+        {"nccl_environment": (("NCCL_DEBUG", "WARN"),)},
+        {"nccl_environment": (("NCCL_DEBUG", "INFO"),)},
+        {"nccl_environment": (("NCCL_DEBUG", "WARN"), ("NCCL_VERSION", "2.27"))},
+    ),
+    "drift-iommu": (
+        {"host": Host(iommu="passthrough")},
+        {"host": Host(iommu="translated")},
+        {"host": Host(iommu=None)},
+    ),
+    "drift-memlock": (
+        {"host": Host(memlock_bytes=UNLIMITED)},
+        {"host": Host(memlock_bytes=65536)},
+        {"host": Host(memlock_bytes=None)},
+    ),
+    "drift-governor": (
+        {"host": Host(governors=(("performance", 224),))},
+        {"host": Host(governors=(("powersave", 224),))},
+        {"host": Host(governors=(("performance", 112),))},
+    ),
+    "drift-mig": (
+        {"gpu_health": (GpuHealth(mig=False),)},
+        {"gpu_health": (GpuHealth(mig=True),)},
+        {"gpu_health": (GpuHealth(mig=None),)},
+    ),
+}
+
+
+def four(usual: dict[str, Any], last: dict[str, Any]) -> Scan:
+    return scan_of(*(node_scan(f"gpu00{i}", **usual) for i in (1, 2, 3)), node_scan("gpu004", **last))
+
+
+FIRES = {rule: four(usual, odd) for rule, (usual, odd, _) in CASES.items()}
+QUIET = {rule: four(usual, harmless) for rule, (usual, _, harmless) in CASES.items()}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_the_odd_node_is_named_and_no_other(rule) -> None:  # type: ignore[no-untyped-def]
+    (finding,) = find(FIRES[rule.id], rules=[rule])
+
+    assert finding.nodes == ("gpu004",)
+    assert "3 of 4 nodes" in finding.what
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_one_node_alone_cannot_drift(rule) -> None:  # type: ignore[no-untyped-def]
+    assert find(scan_of(node_scan(**CASES[rule.id][1])), rules=[rule]) == ()
+
+
+def test_where_no_value_is_the_usual_one_every_node_is_named_with_its_value() -> None:
+    scan = scan_of(node_scan("a1", driver="580.95"), node_scan("a2", driver="570.86"))
+
+    (finding,) = find(scan, rules=RULES)
+
+    assert finding.rule == "drift-driver"
+    assert finding.nodes == ("a1", "a2")
+    assert finding.what == "nodes differ in NVIDIA driver: 580.95 on a1; 570.86 on a2"
+
+
+def test_a_thousand_odd_nodes_are_one_finding() -> None:
+    usual = [node_scan(f"n{i}", driver="580.95") for i in range(1001)]
+    odd = [node_scan(f"o{i}", driver="570.86") for i in range(1000)]
+
+    (finding,) = find(scan_of(*usual, *odd), rules=RULES)
+
+    assert len(finding.nodes) == 1000
+    assert finding.evidence == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"), [("NCCL_ALGO", Severity.ERROR), ("NCCL_SOCKET_IFNAME", Severity.WARNING)]
+)
+def test_files_are_as_bad_as_the_variable_in_which_they_differ(name: str, severity: Severity) -> None:
+    usual = {"nccl_files": (system_file((name, "a")),)}
+
+    (finding,) = find(four(usual, {"nccl_files": (system_file((name, "b")),)}), rules=RULES)
+
+    assert (finding.rule, finding.severity) == ("drift-nccl-conf", severity)
+
+
+def test_a_very_long_value_is_cut() -> None:
+    long = {"nccl_files": (system_file(*(("NCCL_IB_HCA", "mlx5_" * 100),)),)}
+
+    (finding,) = find(four(long, {"nccl_files": (system_file(),)}), rules=RULES)
+
+    assert len(finding.what) < 350
