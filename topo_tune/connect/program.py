@@ -37,7 +37,7 @@ _LOADER = (
 
 # Modules that a program imports from its siblings, in the order they must exist.
 _NEEDS = {
-    "collector": ("nccl_conf",),
+    "collector": ("nccl_conf", "probes", "gather"),
     "writer": ("nccl_conf",),
     "bench_agent": ("nccl_conf",),
 }

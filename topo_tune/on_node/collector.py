@@ -4,14 +4,12 @@ Everything here is raw: texts of files, outputs of commands, lists of what exist
 `topo_tune.scan` on the other side. Runs under the node's own Python, 3.8 or newer, standard library only
 (NVML through `pynvml` where it happens to be installed); changes nothing on the node.
 
-Each group of questions is a probe: a forked child with a deadline, all started at once. A driver that hangs,
-a dead network file system, a crash inside a library: each costs its own probe and no more, and the reason is
-part of the answer.
+Each group of questions is a probe (see `probes`); what facts ask beyond the collector's own questions comes with
+the request (see `gather`).
 """
 
 from __future__ import annotations
 
-import errno
 import glob
 import hashlib
 import importlib.util
@@ -20,18 +18,15 @@ import mmap
 import os
 import platform
 import re
-import select
-import shutil
-import signal
 import socket
 import stat
 import struct
-import subprocess
 import sys
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from topo_tune.on_node import nccl_conf
+from topo_tune.on_node import gather, nccl_conf
+from topo_tune.on_node.probes import Commands, absence, clean, run_probes
 
 MARKER = "@topo-tune@ "
 """Begins the line that holds the answer; the same as in `topo_tune/connect/program.py`."""
@@ -39,8 +34,9 @@ MARKER = "@topo-tune@ "
 FORMAT = "topo-tune/collector"
 VERSION = 1
 
-PROBE_OUTPUT_LIMIT_BYTES = 8 << 20
-COMMAND_OUTPUT_LIMIT_BYTES = 1 << 20
+ANSWER_LIMIT_BYTES = 48 << 20
+"""Of the whole; a connection takes 64 MiB, and hundreds of nodes may answer at once. A node with 200 PCI devices and
+16 ports of 64 GIDs says less than 1 MiB."""
 TEXT_LIMIT_BYTES = 64 << 10
 """How much of a file's text travels; its hash is of the whole file."""
 HASHED_LIMIT_BYTES = 16 << 20
@@ -52,12 +48,6 @@ LIST_LIMIT = 1024
 _GRACE_SECONDS = 0.5
 
 _QUERY_FIELDS = "index,name,uuid,pci.bus_id,memory.total,driver_version"
-
-# Login sessions often have a shorter PATH than jobs: these are looked at after it.
-_MORE_PATH = (
-    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    ":/usr/local/nvidia/bin:/usr/local/cuda/bin:/run/nvidia/driver/usr/bin"
-)
 
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -102,8 +92,13 @@ def main(stdin: BinaryIO) -> int:
             answer = {"error": "the node's `root` %s is no folder there" % root}
         else:
             answer = collect(request, dict(os.environ))
+    line = json.dumps(answer)
+    if len(line) > ANSWER_LIMIT_BYTES and "gathered" in answer:
+        reason = "an answer of %d bytes is more than the connection takes" % len(line)
+        answer["absent"].append(absence("all that facts ask beyond the collector's own questions", reason))
+        line = json.dumps({**answer, "gathered": {}})
     # The empty line ends whatever a login script left unfinished.
-    sys.stdout.write("\n" + MARKER + json.dumps(answer) + "\n")
+    sys.stdout.write("\n" + MARKER + line + "\n")
     sys.stdout.flush()
     return 0
 
@@ -112,43 +107,78 @@ def collect(request: Mapping[str, Any], environment: Mapping[str, str]) -> Json:
     """Everything this node tells, as plain JSON values.
 
     The request's keys: `root` (prefix of the node's files), `home` (None: $HOME), `command_deadline_seconds`
-    (for each command) and `deadline_seconds` (for the whole).
+    (for each command), `deadline_seconds` (for the whole), and `questions`, those of the facts.
     """
+    questions = request["questions"]  # type: gather.Questions
     started = time.monotonic()
     root, home = request["root"], request["home"]
     command_seconds = request["command_deadline_seconds"]
     until = started + request["deadline_seconds"]
     proc, sys_ = _proc_or_sys(root, "proc"), _proc_or_sys(root, "sys")
-    commands = _Commands(environment, command_seconds, until - _GRACE_SECONDS)
+    commands = Commands(environment, command_seconds, until - _GRACE_SECONDS)
+    # What asks little is not waited for as long as what asks a tool a dozen times.
+    soon = min(until, started + _soon_seconds(command_seconds))
+    place = gather.Place(root, proc, sys_, home or environment.get("HOME") or "/nonexistent")
+    groups = questions.by_program()
+    smi_group = groups.pop("nvidia-smi", [])
     probes = {
-        "machine": (lambda: machine(root, proc), until),
-        "cpu": (lambda: cpu(proc, sys_), until),
-        "numa": (lambda: numa(sys_), until),
+        "machine": (lambda: machine(root, proc), soon),
+        "cpu": (lambda: cpu(proc, sys_), soon),
+        "numa": (lambda: numa(sys_), soon),
         "nvml": (nvml, min(until, started + command_seconds)),
-        "nvidia_smi": (lambda: nvidia_smi(commands), until),
-        "network": (lambda: network(sys_, commands), until),
-        "libraries": (lambda: libraries(environment, commands), until),
-        "files": (lambda: files(environment, root, home), until),
+        "nvidia_smi": (lambda: nvidia_smi(commands, smi_group), until),
+        "network": (lambda: network(sys_, commands), soon),
+        "libraries": (lambda: libraries(environment, commands), soon),
+        "files": (lambda: files(environment, root, home), soon),
+        "gathered files": (lambda: gather.read_files(questions, place, until), until),
     }  # type: Dict[str, Tuple[Callable[[], Json], float]]
+    for program, group in groups.items():
+        probes["`%s`" % clean(program)] = (_asking(commands, group), until)
     answer = {
         "format": FORMAT,
         "version": VERSION,
-        "hostname": _clean(socket.gethostname()),
-        "kernel": _clean(platform.release()),
+        "hostname": clean(socket.gethostname()),
+        "kernel": clean(platform.release()),
         "architecture": platform.machine(),
-        "python": "%s %s" % (platform.python_version(), _clean(sys.executable or "?")),
-        "root": _clean(root),
-        "proc": _clean(proc),
-        "sys": _clean(sys_),
+        "python": "%s %s" % (platform.python_version(), clean(sys.executable or "?")),
+        "root": clean(root),
+        "proc": clean(proc),
+        "sys": clean(sys_),
         "environment": nccl_variables(environment),
     }  # type: Json
-    absent = []  # type: List[Json]
+    absent, answered, read = [], {}, []  # type: List[Json], Dict[Tuple[str, ...], Json], List[Json]
     for name, result in run_probes(probes).items():
         absent.extend(result.pop("absent", []))
-        answer[name] = result
+        answered.update((tuple(told["argv"]), told) for told in result.pop("commands", []))
+        if name == "gathered files":
+            read = result.get("files", [])
+        elif not name.startswith("`"):
+            answer[name] = result
+    answer["gathered"] = {
+        "commands": [answered.get(_told_as(argv)) or _lost(argv) for argv in questions.commands],
+        "files": read,
+        "environment": gather.variables(questions.environment, environment),
+    }
     answer["absent"] = absent
     answer["seconds"] = round(time.monotonic() - started, 3)
     return answer
+
+
+def _asking(commands: Commands, group: List[Tuple[Tuple[str, ...], gather.Keeps]]) -> Callable[[], Json]:
+    return lambda: gather.run_commands(commands, group)
+
+
+def _told_as(argv: Tuple[str, ...]) -> Tuple[str, ...]:
+    return tuple(clean(word) for word in argv)
+
+
+def _lost(argv: Tuple[str, ...]) -> Json:
+    return gather.unanswered(argv, "`%s` gave no answer in its time and was ended" % clean(argv[0]))
+
+
+def _soon_seconds(command_seconds: float) -> float:
+    # Twice: a tool that has hung is not asked again, and another one may hang after it.
+    return 2 * command_seconds + 5.0
 
 
 def _read_request(data: bytes) -> Json:
@@ -157,6 +187,7 @@ def _read_request(data: bytes) -> Json:
         raise ValueError("it is not an object")
     command_seconds = given.get("command_deadline_seconds", 10.0)
     request = {
+        "questions": gather.Questions(given),
         "root": given.get("root") or "/",
         "home": given.get("home"),
         "command_deadline_seconds": command_seconds,
@@ -166,8 +197,7 @@ def _read_request(data: bytes) -> Json:
         if not isinstance(request[name], (str, type(None))):
             raise ValueError("`%s` is not text" % name)
     if request["deadline_seconds"] is None and isinstance(command_seconds, (int, float)):
-        # Twice: `nvidia-smi` is asked three times, and not again once it has hung.
-        request["deadline_seconds"] = 2 * command_seconds + 5.0
+        request["deadline_seconds"] = _soon_seconds(command_seconds)
     for name in ("command_deadline_seconds", "deadline_seconds"):
         value = request[name]
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 86400:
@@ -178,7 +208,7 @@ def _read_request(data: bytes) -> Json:
 def nccl_variables(environment: Mapping[str, str]) -> List[List[str]]:
     """The NCCL_ variables, sorted; nothing else of the environment ever leaves the node."""
     return [
-        [_clean(name), _clean(environment[name])] for name in sorted(environment) if name.startswith("NCCL_")
+        [clean(name), clean(environment[name])] for name in sorted(environment) if name.startswith("NCCL_")
     ]
 
 
@@ -190,7 +220,7 @@ def machine(root: str, proc: str) -> Json:
     absent = []  # type: List[Json]
     os_release = _first_text([nccl_conf.under(root, p) for p in ("/etc/os-release", "/usr/lib/os-release")])
     if os_release is None:
-        absent.append(_absent("operating system", "no os-release file below %s" % root))
+        absent.append(absence("operating system", "no os-release file below %s" % root))
     meminfo = _text(os.path.join(proc, "meminfo"), absent, "memory")
     return {"os_release": os_release, "meminfo": (meminfo or "")[:4096] or None, "absent": absent}
 
@@ -229,7 +259,7 @@ def numa(sys_: str) -> Json:
             meminfo = _text(os.path.join(folder, "meminfo"), [], "") or ""
             found.append({"index": int(digits), "cpulist": cpulist, "meminfo": meminfo[:256]})
     if not found:
-        absent.append(_absent("NUMA nodes", "none below %s/devices/system/node" % sys_))
+        absent.append(absence("NUMA nodes", "none below %s/devices/system/node" % sys_))
     return {"nodes": sorted(found, key=lambda node: int(str(node["index"]))), "absent": absent}
 
 
@@ -238,11 +268,11 @@ def nvml() -> Json:
     try:
         import pynvml
     except ImportError:
-        return {"absent": [_absent("NVML", "this Python has no `pynvml`; `nvidia-smi` is asked instead")]}
+        return {"absent": [absence("NVML", "this Python has no `pynvml`; `nvidia-smi` is asked instead")]}
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return {"absent": [_absent("NVML", _clean(str(error)))]}
+        return {"absent": [absence("NVML", clean(str(error)))]}
 
     def ask(function_name: str, *arguments: Any) -> Any:
         function = getattr(pynvml, function_name, None)
@@ -258,7 +288,7 @@ def nvml() -> Json:
     for index in range(ask("nvmlDeviceGetCount") or 0):
         handle = ask("nvmlDeviceGetHandleByIndex", index)
         if handle is None:
-            absent.append(_absent("GPU %d" % index, "NVML counts it and gives no handle for it"))
+            absent.append(absence("GPU %d" % index, "NVML counts it and gives no handle for it"))
             continue
         memory = ask("nvmlDeviceGetMemoryInfo", handle)
         capability = ask("nvmlDeviceGetCudaComputeCapability", handle)
@@ -283,18 +313,22 @@ def nvml() -> Json:
     }
 
 
-def nvidia_smi(commands: _Commands) -> Json:
-    """The outputs of `nvidia-smi topo -m`, of its query and of its table."""
+def nvidia_smi(commands: Commands, asked: Sequence[Tuple[Tuple[str, ...], gather.Keeps]] = ()) -> Json:
+    """The outputs of `nvidia-smi topo -m`, of its query and of its table, then of what facts ask of it.
+
+    One after the other: without persistence mode every call wakes all GPUs, and calls at once wait for each other.
+    """
     topology = commands.run(("nvidia-smi", "topo", "-m"))
     query = commands.run(("nvidia-smi", "--query-gpu=%s,compute_cap" % _QUERY_FIELDS, "--format=csv,nounits"))
     if query["status"] not in (None, 0) or "not a valid field" in query["stdout"]:
         # Drivers before 510 do not know compute_cap.
         query = commands.run(("nvidia-smi", "--query-gpu=%s" % _QUERY_FIELDS, "--format=csv,nounits"))
     header = commands.run(("nvidia-smi",))
-    return {"topology": topology, "query": query, "header": header}
+    told = gather.run_commands(commands, asked)
+    return {"topology": topology, "query": query, "header": header, **told}
 
 
-def network(sys_: str, commands: _Commands) -> Json:
+def network(sys_: str, commands: Commands) -> Json:
     """Network interfaces, RDMA devices, and where GPUs sit on the PCI bus."""
     absent = []  # type: List[Json]
     addresses = _addresses(commands, absent) if sys_ == "/sys" else {}
@@ -303,7 +337,7 @@ def network(sys_: str, commands: _Commands) -> Json:
         name = os.path.basename(folder)
         interfaces.append(
             {
-                "name": _clean(name),
+                "name": clean(name),
                 "type": _value(os.path.join(folder, "type")),
                 "operstate": _value(os.path.join(folder, "operstate")),
                 "speed": _value(os.path.join(folder, "speed")),
@@ -322,7 +356,7 @@ def network(sys_: str, commands: _Commands) -> Json:
             ports.append({"port": os.path.basename(port), **parts})
         rdma.append(
             {
-                "name": _clean(os.path.basename(folder)),
+                "name": clean(os.path.basename(folder)),
                 "ports": ports,
                 "numa_node": _value(os.path.join(folder, "device/numa_node")),
                 "driver": _link_name(os.path.join(folder, "device/driver")),
@@ -338,7 +372,7 @@ def network(sys_: str, commands: _Commands) -> Json:
     }
 
 
-def libraries(environment: Mapping[str, str], commands: _Commands) -> Json:
+def libraries(environment: Mapping[str, str], commands: Commands) -> Json:
     """Every libnccl this node has where a job would look, and what the torch of this Python would load.
 
     Nothing is loaded or imported: versions are read out of the files' bytes, names and package records.
@@ -355,8 +389,8 @@ def libraries(environment: Mapping[str, str], commands: _Commands) -> Json:
             return next(entry for entry in found if entry["real"] == real)
         seen.add(real)
         entry = {
-            "path": _clean(path),
-            "real": _clean(real),
+            "path": clean(path),
+            "real": clean(real),
             "found_in": found_in,
             "version": _version_in_file(real) or _version_in_name(real),
         }  # type: Json
@@ -409,7 +443,7 @@ def files(environment: Mapping[str, str], root: str, home: Optional[str]) -> Jso
 
 def _conf_file(path: str, role: str) -> Json:
     entry = {
-        "path": _clean(path),
+        "path": clean(path),
         "role": role,
         "exists": False,
         "sha256": None,
@@ -425,7 +459,7 @@ def _conf_file(path: str, role: str) -> Json:
         return entry
     except OSError as error:
         unreadable = not isinstance(error, NotADirectoryError)
-        return {**entry, "exists": unreadable, "problem": _clean(error.strerror or str(error))}
+        return {**entry, "exists": unreadable, "problem": clean(error.strerror or str(error))}
     entry["exists"] = True
     if len(data) > HASHED_LIMIT_BYTES:
         return {**entry, "problem": "is larger than %d bytes and was not read" % HASHED_LIMIT_BYTES}
@@ -443,11 +477,11 @@ def _torch(absent: List[Json]) -> Optional[Json]:
     try:
         spec = importlib.util.find_spec("torch")
     except (ImportError, ValueError, AttributeError) as error:
-        absent.append(_absent("torch", _clean(str(error))))
+        absent.append(absence("torch", clean(str(error))))
         return None
     folders = list(spec.submodule_search_locations or []) if spec else []
     if not folders:
-        absent.append(_absent("torch", "this Python cannot import torch"))
+        absent.append(absence("torch", "this Python cannot import torch"))
         return None
     folder = folders[0]
     text = _text(os.path.join(folder, "version.py"), absent, "torch version", limit=16 << 10) or ""
@@ -472,7 +506,7 @@ def _nccl_linked_by(torch: Json, found: List[Json], absent: List[Json]) -> Optio
         for entry in found:
             if entry["found_in"] == found_in and entry["version"]:
                 return str(entry["version"])
-    absent.append(_absent("NCCL of torch", "torch has CUDA, and no libnccl is where it would look"))
+    absent.append(absence("NCCL of torch", "torch has CUDA, and no libnccl is where it would look"))
     return None
 
 
@@ -520,7 +554,7 @@ def _version_in_name(path: str) -> Optional[str]:
     return match.group(1) if match else None
 
 
-def _addresses(commands: _Commands, absent: List[Json]) -> Dict[str, List[str]]:
+def _addresses(commands: Commands, absent: List[Json]) -> Dict[str, List[str]]:
     """Interface name to its addresses with prefix lengths; hardware addresses stay on the node."""
     output = commands.run(("ip", "-j", "addr"))
     found = {}  # type: Dict[str, List[str]]
@@ -534,7 +568,7 @@ def _addresses(commands: _Commands, absent: List[Json]) -> Dict[str, List[str]]:
             return found
         except (ValueError, KeyError, TypeError, AttributeError):
             absent.append(
-                _absent("addresses", "`ip -j addr` did not answer in JSON; only IPv4 is asked of the kernel")
+                absence("addresses", "`ip -j addr` did not answer in JSON; only IPv4 is asked of the kernel")
             )
     return {name: address for name, address in _ipv4_of_kernel().items() if address}
 
@@ -573,17 +607,17 @@ def _devtype(folder: str) -> Optional[str]:
         if os.path.exists(os.path.join(folder, name)):
             return name
     match = re.search(r"^DEVTYPE=(\S+)$", _text(os.path.join(folder, "uevent"), [], "") or "", re.M)
-    return _clean(match.group(1)) if match else None
+    return clean(match.group(1)) if match else None
 
 
 def _listed(folder: str, what: str, absent: List[Json]) -> List[str]:
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
-        absent.append(_absent(what, "cannot list %s: %s" % (folder, error.strerror)))
+        absent.append(absence(what, "cannot list %s: %s" % (folder, error.strerror)))
         return []
     if len(names) > LIST_LIMIT:
-        absent.append(_absent(what, "%d found, the first %d kept" % (len(names), LIST_LIMIT)))
+        absent.append(absence(what, "%d found, the first %d kept" % (len(names), LIST_LIMIT)))
     # /sys/class/net also holds plain files such as bonding_masters.
     return [
         os.path.join(folder, name) for name in names[:LIST_LIMIT] if os.path.isdir(os.path.join(folder, name))
@@ -609,7 +643,7 @@ def _text(path: str, absent: List[Json], what: str, limit: int = TEXT_LIMIT_BYTE
         with open(path, "rb") as file:
             return file.read(limit).decode("utf-8", "replace")
     except OSError as error:
-        absent.append(_absent(what, "cannot read %s: %s" % (_clean(path), error.strerror)))
+        absent.append(absence(what, "cannot read %s: %s" % (clean(path), error.strerror)))
         return None
 
 
@@ -621,188 +655,6 @@ def _value(path: str) -> Optional[str]:
 
 def _link_name(path: str) -> Optional[str]:
     try:
-        return _clean(os.path.basename(os.readlink(path)))
+        return clean(os.path.basename(os.readlink(path)))
     except OSError:
         return None
-
-
-def _absent(what: str, reason: str) -> Json:
-    return {"what": what, "reason": reason}
-
-
-def _clean(text: str) -> str:
-    """Text that JSON and every terminal take: bytes that are no UTF-8 become a replacement character."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-# --- commands and probes: everything ends in time -----------------------------------------------------------
-
-
-class _Commands:
-    """Runs commands, each with its deadline and a bounded output; a tool that hung is not asked again."""
-
-    def __init__(self, environment: Mapping[str, str], seconds: float, until: float) -> None:
-        path = environment.get("PATH", "")
-        self._environment = {**environment, "LC_ALL": "C"}
-        self._path = path + ":" + _MORE_PATH if path else _MORE_PATH
-        self._seconds = seconds
-        self._until = until
-        self._hung = set()  # type: Set[str]
-
-    def run(self, argv: Tuple[str, ...]) -> Json:
-        """Status, stdout and stderr; `absent` says why there is no status."""
-        started = time.monotonic()
-        answer = {"argv": list(argv), "status": None, "stdout": "", "stderr": "", "absent": None}  # type: Json
-        program = shutil.which(argv[0], path=self._path)
-        if program is None:
-            return {**answer, "absent": "`%s` is not installed here" % argv[0]}
-        if argv[0] in self._hung:
-            return {**answer, "absent": "not asked: `%s` hung just before" % argv[0]}
-        seconds = min(self._seconds, self._until - started)
-        if seconds <= 0:
-            return {**answer, "absent": "not asked: the time for this node was used up"}
-        try:
-            process = subprocess.Popen(
-                [program, *argv[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return {**answer, "absent": "cannot start %s: %s" % (_clean(program), error.strerror)}
-        assert process.stdout is not None
-        assert process.stderr is not None
-        pipes = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-        stdout, stderr = pipes.values()
-        until = dict.fromkeys(pipes, started + seconds)
-        complete = len(_read_all(pipes, until, COMMAND_OUTPUT_LIMIT_BYTES, together=True)) == len(pipes)
-        ended = complete and _wait(process.pid, started + seconds, process)
-        if not ended:
-            self._hung.add(argv[0])
-            _end_group(process.pid, process)
-            flooded = max(len(stdout), len(stderr)) > COMMAND_OUTPUT_LIMIT_BYTES
-            why = "wrote more than %d bytes" % COMMAND_OUTPUT_LIMIT_BYTES if flooded else ""
-            why = why or "gave no answer in %.1f s" % seconds
-            answer["absent"] = "`%s` %s" % (" ".join(argv), why)
-        process.stdout.close()
-        process.stderr.close()
-        answer["status"] = process.returncode if ended else None
-        answer["stdout"] = bytes(stdout[:COMMAND_OUTPUT_LIMIT_BYTES]).decode("utf-8", "replace")
-        answer["stderr"] = bytes(stderr[:TEXT_LIMIT_BYTES]).decode("utf-8", "replace")
-        answer["seconds"] = round(time.monotonic() - started, 3)
-        return answer
-
-
-def run_probes(probes: Mapping[str, Tuple[Callable[[], Json], float]]) -> Dict[str, Json]:
-    """Run every probe in a child of its own, all at once; each gives its object or an `absent` list.
-
-    A probe is a function and the `time.monotonic()` at which it is ended.
-    """
-    children = {name: _fork(name, function, until) for name, (function, until) in probes.items()}
-    buffers = {reading: bytearray() for _, reading in children.values()}
-    deadlines = {children[name][1]: probes[name][1] for name in probes}
-    complete = _read_all(buffers, deadlines, PROBE_OUTPUT_LIMIT_BYTES)
-    results = {}  # type: Dict[str, Json]
-    for name, (pid, reading) in children.items():
-        os.close(reading)
-        if reading not in complete:
-            _end_group(pid, None)
-            results[name] = {"absent": [_absent(name, "gave no answer in its time and was ended")]}
-            continue
-        _wait(pid, time.monotonic() + 1.0, None)
-        try:
-            results[name] = dict(json.loads(bytes(buffers[reading]).decode("utf-8")))
-        except (ValueError, TypeError):
-            results[name] = {"absent": [_absent(name, "the probe crashed before it could answer")]}
-    return results
-
-
-def _fork(name: str, function: Callable[[], Json], until: float) -> Tuple[int, int]:
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writing)
-        return pid, reading
-    # The child never comes back from here, whatever happens in the probe.
-    answer = b""
-    try:
-        os.setsid()
-        # Should the parent be ended before it can end this child: the kernel does it.
-        signal.alarm(int(until - time.monotonic()) + 2)
-        os.close(reading)
-        # A child that cannot be killed must not hold the session's streams open.
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        answer = json.dumps(function()).encode("ascii")
-    finally:
-        failure = sys.exc_info()[1]
-        if failure is not None:
-            reason = "the probe failed: %s: %s" % (type(failure).__name__, _clean(str(failure)))
-            answer = json.dumps({"absent": [_absent(name, reason)]}).encode("ascii")
-        _write_all(writing, answer)
-        os._exit(0)
-
-
-def _write_all(writing: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(writing, view) :]
-        except OSError:
-            # the parent has gone; there is nobody left to tell
-            return
-
-
-def _read_all(
-    buffers: Dict[int, bytearray], until: Mapping[int, float], limit: int, together: bool = False
-) -> Set[int]:
-    """Fill each pipe's buffer up to its end; the pipes that got there within their time and `limit` bytes.
-
-    Of pipes that belong `together`, one that goes over the limit ends the reading of all.
-    """
-    reading, complete = set(buffers), set()  # type: Tuple[Set[int], Set[int]]
-    while reading:
-        left = min(until[pipe] for pipe in reading) - time.monotonic()
-        for pipe in select.select(list(reading), [], [], max(left, 0.0))[0]:
-            chunk = os.read(pipe, 65536)
-            buffers[pipe] += chunk
-            if not chunk:
-                complete.add(pipe)
-            is_flooded = len(buffers[pipe]) > limit
-            if is_flooded and together:
-                return complete
-            if not chunk or is_flooded:
-                reading.discard(pipe)
-        now = time.monotonic()
-        reading = {pipe for pipe in reading if until[pipe] > now}
-    return complete
-
-
-def _wait(pid: int, until: float, process: Optional[subprocess.Popen[bytes]]) -> bool:
-    """Whether the child has ended by then, and reap it."""
-    while True:
-        if process is not None:
-            if process.poll() is not None:
-                return True
-        else:
-            try:
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    return True
-            except OSError as error:
-                return error.errno == errno.ECHILD
-        if time.monotonic() >= until:
-            return False
-        time.sleep(0.002)
-
-
-def _end_group(pid: int, process: Optional[subprocess.Popen[bytes]]) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except OSError:
-        pass  # it ended by itself in this moment
-    # A process stuck inside the kernel cannot be reaped; it is left to init rather than waited for.
-    if not _wait(pid, time.monotonic() + 0.5, process) and process is not None:
-        process.returncode = -signal.SIGKILL

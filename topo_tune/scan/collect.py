@@ -55,7 +55,9 @@ def collector_request(root: str, deadline_seconds: float) -> dict[str, Any]:
         "root": root,
         "home": None,
         "command_deadline_seconds": min(_COMMAND_DEADLINE_SECONDS, own / 2),
-        "deadline_seconds": min(own, 2 * _COMMAND_DEADLINE_SECONDS + 5.0),
+        # Without persistence mode each call of `nvidia-smi` takes seconds, and facts ask it a dozen times. What
+        # hangs is given up far sooner, so that only a node that is at work uses all of it.
+        "deadline_seconds": own,
         "commands": [msgspec.to_builtins(command) for fact in FACTS for command in fact.commands],
         "files": [msgspec.to_builtins(files) for fact in FACTS for files in fact.files],
         "environment": [name for fact in FACTS for name in fact.environment],

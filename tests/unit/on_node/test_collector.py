@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from topo_tune.connect.program import find_answer, program_command
-from topo_tune.on_node import collector, nccl_conf
+from topo_tune.on_node import collector, gather, nccl_conf, probes
 from topo_tune.scan.answer import FORMAT, VERSION
 
 MATRIX = "\tGPU0\tCPU Affinity\nGPU0\t X \t0-3\n"
@@ -88,7 +89,7 @@ def test_the_marker_and_the_versions_are_those_of_the_other_side() -> None:
     assert (collector.MARKER, collector.FORMAT, collector.VERSION) == (MARKER, FORMAT, VERSION)
 
 
-@pytest.mark.parametrize("module", [collector, nccl_conf], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [collector, gather, nccl_conf, probes], ids=lambda module: module.__name__)
 def test_what_runs_on_a_node_is_python_3_8(module: Any) -> None:
     ast.parse(Path(module.__file__).read_text(), feature_version=(3, 8))
 
@@ -164,6 +165,70 @@ def test_output_that_is_no_utf8_still_arrives(tmp_path: Path) -> None:
     ]
 
     assert topology["stdout"] == "GPU\N{REPLACEMENT CHARACTER}"
+
+
+def test_the_questions_of_facts_are_answered_in_the_same_round_trip(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/modprobe.conf").write_text("options nvidia a=1\n")
+    request = {
+        "root": str(tmp_path),
+        "commands": [{"argv": ["echo", "hello"]}, {"argv": ["no-such-tool", "-v"]}],
+        "files": [{"pattern": "/etc/*.conf"}],
+        "environment": ["FI_*"],
+    }
+
+    gathered = run(request, FI_PROVIDER="efa", SECRET_TOKEN="hunter2")["gathered"]
+
+    assert [(command["status"], command["stdout"]) for command in gathered["commands"]] == [
+        (0, "hello\n"),
+        (None, ""),
+    ]
+    assert gathered["commands"][1]["absent"] == "`no-such-tool` is not installed here"
+    assert [file["text"] for file in gathered["files"]] == ["options nvidia a=1\n"]
+    assert gathered["environment"] == [["FI_PROVIDER", "efa"]]
+
+
+def test_a_hanging_tool_costs_the_questions_that_are_asked_of_it_and_no_others(tmp_path: Path) -> None:
+    path = tool(tmp_path, "ibstat", "sleep 60")
+    commands = [{"argv": argv} for argv in (["ibstat"], ["ibstat", "-p"], ["echo", "fine"])]
+
+    gathered = run({"root": "/", "command_deadline_seconds": 0.5, "commands": commands}, PATH=path)[
+        "gathered"
+    ]
+
+    assert [command["absent"] for command in gathered["commands"]] == [
+        "`ibstat` gave no answer in 0.5 s",
+        "not asked: `ibstat` hung just before",
+        None,
+    ]
+
+
+def test_facts_ask_nvidia_smi_only_after_the_collector_has_asked_it(tmp_path: Path) -> None:
+    path = tool(
+        tmp_path, "nvidia-smi", f'echo "$1" >> {tmp_path}/calls; sleep 0.05; echo end >> {tmp_path}/calls'
+    )
+
+    gathered = run({"root": "/", "commands": [{"argv": ["nvidia-smi", "-q"]}]}, PATH=path)["gathered"]
+
+    calls = (tmp_path / "calls").read_text().split("\n")
+    assert gathered["commands"][0]["status"] == 0
+    assert calls[0] == "topo"
+    assert calls[-3:] == ["-q", "end", ""]
+    assert calls[1::2] == ["end"] * 4
+
+
+def test_an_answer_that_no_connection_takes_is_sent_without_what_facts_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(collector, "ANSWER_LIMIT_BYTES", 10)
+    request = json.dumps({"root": "/", "commands": [{"argv": ["echo", "hello"]}]}).encode()
+
+    collector.main(io.BytesIO(request))
+
+    answer = find_answer(capsys.readouterr().out.encode())
+    assert answer is not None
+    assert answer["gathered"] == {}
+    assert "more than the connection takes" in answer["absent"][-1]["reason"]
 
 
 def test_the_files_that_nccl_reads_come_in_its_order_below_the_root(tmp_path: Path) -> None:
@@ -373,6 +438,7 @@ def test_an_nvml_that_fails_in_any_way_costs_only_itself(tmp_path: Path, body: s
         (b"{", "Expecting property name"),
         (b"\xff", "utf-8"),
         (b'{"root": 3}', "`root` is not text"),
+        (b'{"commands": [{"argv": []}]}', "a command has no program"),
         (b'{"command_deadline_seconds": "soon"}', "`command_deadline_seconds` is not a number of seconds"),
         (
             b'{"command_deadline_seconds": -1, "deadline_seconds": 5}',
