@@ -43,6 +43,8 @@ def bench(
         ),
     ] = None,
     deadline: options.Deadline = 60.0,
+    ignore: options.Ignore = None,
+    despite_findings: options.DespiteFindings = False,
     limit: options.Limit = None,
     exclude: options.Exclude = None,
     json: options.Json = False,
@@ -67,6 +69,8 @@ def bench(
     settings = tuple(parse_assignments(tuple(words.split())) for words in setting or ())
     plan = plan_bench(inventory, repeats=repeats, deadline_seconds=deadline)
     with Reporter(quiet=quiet, backend=plan.backend) as reporter, reach(inventory, reporter) as cluster:
+        if not despite_findings:
+            journey.refuse_broken_nodes(cluster, ignored=ignore or ())
         try:
             made, notes = journey.bench(cluster, settings, launches, plan, output, reporter)
         except KeyboardInterrupt:

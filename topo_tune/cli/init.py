@@ -44,6 +44,8 @@ def init(
         int, typer.Option(metavar="N", help="Of the choice of candidates; the same seed asks the same.")
     ] = 1,
     deadline: options.Deadline = 60.0,
+    ignore: options.Ignore = None,
+    despite_findings: options.DespiteFindings = False,
     limit: options.Limit = None,
     exclude: options.Exclude = None,
     json: options.Json = False,
@@ -68,6 +70,8 @@ def init(
         deadline_seconds=deadline,
         tolerance=tolerance,
         minimum_gain=minimum_gain,
+        despite_findings=despite_findings,
+        ignored_rules=tuple(ignore or ()),
     )
     with Reporter(quiet=quiet, backend=inventory.backend) as reporter:
         reporter.say(

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from topo_tune.records.finding import Severity
+
+
+class Threshold(enum.Enum):
+    """From which severity on a finding makes the answer a no."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTICE = "notice"
+    NEVER = "never"
+
+    @property
+    def severity(self) -> Severity | None:
+        """None: no finding does."""
+        from topo_tune.records.finding import Severity
+
+        return None if self is Threshold.NEVER else Severity(self.value)
+
 
 ClusterConfig = Annotated[
     Path,
@@ -39,3 +60,13 @@ Limit = Annotated[
     str | None, typer.Option("--limit", metavar="NODES", help="Only these nodes, as `gpu[001-004]`.")
 ]
 Exclude = Annotated[str | None, typer.Option("--exclude", metavar="NODES", help="Without these nodes.")]
+FailOn = Annotated[
+    Threshold, typer.Option("--fail-on", help="Exit code 1 where a finding is as bad as this, or worse.")
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option("--ignore", metavar="RULE", help="Do not ask this rule; may be repeated.")
+]
+DespiteFindings = Annotated[
+    bool,
+    typer.Option("--despite-findings", help="Go on over error findings of the scan; the result says so."),
+]

@@ -27,6 +27,7 @@ def recommend(
     keep: Annotated[
         bool, typer.Option("--save", help="Make this answer the one that `apply` rolls out.")
     ] = False,
+    despite_findings: options.DespiteFindings = False,
     json: options.Json = False,
 ) -> int:
     """Judge the confirmation launches of a run folder again and print the answer; writes only with --save."""
@@ -39,7 +40,9 @@ def recommend(
     from topo_tune.report.recommendation import recommendation_report
 
     folder = RunFolder.open(run_dir)
-    recommendation = journey.recommend(folder, tolerance=tolerance, minimum_gain=minimum_gain)
+    recommendation = journey.recommend(
+        folder, tolerance=tolerance, minimum_gain=minimum_gain, despite_findings=despite_findings
+    )
     if keep:
         journey.keep(folder, recommendation)
     show(recommendation_report(recommendation), to_stderr=json or fragment)

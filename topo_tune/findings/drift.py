@@ -95,7 +95,7 @@ def _links(node: NodeScan) -> str | None:
 
 
 def _active_nvlinks(node: NodeScan) -> str | None:
-    counts = [sum(link.is_active for link in gpu.links) for gpu in node.nvlinks]
+    counts = [sum(link.is_active is True for link in gpu.links) for gpu in node.nvlinks]
     return (
         ", ".join(f"{count} GPUs with {links} links" for links, count in sorted(Counter(counts).items()))
         or None

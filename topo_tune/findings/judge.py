@@ -14,18 +14,19 @@ _EVIDENCE_LIMIT = 12
 """Lines of one finding. A thousand nodes with the same trouble need no thousand lines to be believed."""
 
 
-def find(scan: Scan, *, rules: Iterable[Rule] = RULES, ignored: Collection[str] = ()) -> tuple[Finding, ...]:
-    """What the rules find, worst first, then in the rules' order.
+def find(scan: Scan, *, rules: Iterable[Rule] = RULES) -> tuple[Finding, ...]:
+    """What the rules find, worst first, then in the rules' order."""
+    found = [finding for rule in rules for finding in _folded(rule, scan)]
+    return tuple(sorted(found, key=lambda finding: finding.severity.rank))
 
-    ignored: IDs of rules that are not asked. Raises InputError for an ID that no rule has.
-    """
-    rules = tuple(rules)
-    known = [rule.id for rule in rules]
+
+def rules_without(ignored: Collection[str]) -> tuple[Rule, ...]:
+    """Every rule but those of these IDs. Raises InputError for an ID that no rule has."""
+    known = {rule.id for rule in RULES}
     for name in ignored:
         if name not in known:
             raise InputError(f"no rule is called `{name}`", hint=did_you_mean(name, known))
-    found = [finding for rule in rules if rule.id not in ignored for finding in _folded(rule, scan)]
-    return tuple(sorted(found, key=lambda finding: finding.severity.rank))
+    return tuple(rule for rule in RULES if rule.id not in ignored)
 
 
 def worst(findings: Iterable[Finding], at_least: Severity) -> tuple[Finding, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,9 @@ from topo_tune.errors import (
     Refused,
     did_you_mean,
 )
+from topo_tune.findings.judge import rules_without
 from topo_tune.pipeline.cluster import SEED, Cluster, Watch, reach
+from topo_tune.pipeline.judged import judged, notes_on, refuse_over_errors
 from topo_tune.recommend.choose import recommend as choose
 from topo_tune.recommend.conf import fragment, snippets
 from topo_tune.records.bench import BenchPlan, Launch
@@ -62,18 +64,23 @@ class SearchOptions(msgspec.Struct, frozen=True):
     deadline_seconds: float = 60.0
     tolerance: float = 0.03
     minimum_gain: float = 0.03
+    despite_findings: bool = False
+    """go on over error findings of the scan"""
+    ignored_rules: tuple[str, ...] = ()
 
 
-def scan(cluster: Cluster) -> tuple[Scan, Topology]:
-    """Stages 2 and 3: ask every node once, and say what NCCL will see.
+def scan(cluster: Cluster, *, ignored: Collection[str] = ()) -> tuple[Scan, Topology]:
+    """Stages 2 and 3: ask every node once, say what is wrong there, and what NCCL will see.
 
-    Raises MissingCapability when no node answered.
+    ignored: IDs of rules that are not asked. Raises MissingCapability when no node answered.
     """
+    rules_without(ignored)  # a wrong ID is said before a node is asked for anything
     found = scan_cluster(cluster.inventory, lambda work: cluster.on_each_node(work, stage="scan"))
     if not found.nodes:
         reasons = "; ".join(f"{missing.node}: {missing.reason}" for missing in found.missing[:3])
         hint = next((missing.hint for missing in found.missing if missing.hint), None)
         raise MissingCapability(f"no node answered the scan ({reasons})", hint=hint)
+    found = judged(found, cluster.inventory, ignored=ignored)
     return found, topology_of(found, cluster.inventory)
 
 
@@ -94,7 +101,7 @@ def init(inventory: Inventory, output: Path, options: SearchOptions, watch: Watc
     folder = RunFolder.create(output, inventory)
     with held_alone(folder.lock):
         with reach(inventory, watch) as cluster:
-            now, _ = scan(cluster)
+            now, _ = scan(cluster, ignored=options.ignored_rules)
             if folder.scan.exists():
                 found = load(folder.scan, Scan)
                 _check_same_nodes(found, now, inventory, output)
@@ -110,9 +117,16 @@ def init(inventory: Inventory, output: Path, options: SearchOptions, watch: Watc
             )
             if not answering:
                 raise MissingCapability(f"none of the nodes to measure on answered: {fold(wanted)}")
+            if not options.despite_findings:
+                refuse_over_errors(now, [node.name for node in answering], doing="measure")
             with cluster.backend(options.seed) as backend, _told_what_is_kept(output):
                 _search(folder, inventory, topology, found, answering, backend, options, watch)
-        recommendation = recommend(folder, tolerance=options.tolerance, minimum_gain=options.minimum_gain)
+        recommendation = recommend(
+            folder,
+            tolerance=options.tolerance,
+            minimum_gain=options.minimum_gain,
+            despite_findings=options.despite_findings,
+        )
         keep(folder, recommendation)
     return recommendation
 
@@ -137,6 +151,7 @@ def _search(
         notes += (
             f"searched on {fold(node.name for node in nodes)} only; a rollout judges every other rack itself",
         )
+    notes += notes_on(found, [node.name for node in nodes])
     if in_place.settings:
         notes += (f"`default` is the nodes as they are; they already set {in_place}, which is not searched",)
     plan = msgspec.structs.replace(plan, notes=notes)
@@ -239,10 +254,18 @@ def settings_in_place(found: Scan) -> NcclEnv:
     return NcclEnv(tuple(sorted(settings.items())))
 
 
-def recommend(folder: RunFolder, *, tolerance: float, minimum_gain: float) -> Recommendation:
-    """Stage 6 from the files of a run folder alone: needs no node and no GPU, and writes nothing."""
+def recommend(
+    folder: RunFolder, *, tolerance: float, minimum_gain: float, despite_findings: bool = False
+) -> Recommendation:
+    """Stage 6 from the files of a run folder alone: needs no node and no GPU, and writes nothing.
+
+    Raises Refused where the folder's scan has error findings about nodes that were measured on.
+    """
     inventory = load(folder.need(folder.inventory, "init"), Inventory)
     plan = load(folder.need(folder.plan, "init"), BenchPlan)
+    if not despite_findings:
+        measured = inventory.bench_nodes or tuple(node.name for node in inventory.nodes())
+        refuse_over_errors(load(folder.need(folder.scan, "init"), Scan), measured, doing="recommend")
     return choose(
         load(folder.need(folder.search, "init"), SearchTrace),
         load_lines(folder.need(folder.launches, "init"), Launch),
@@ -271,6 +294,12 @@ def keep(folder: RunFolder, recommendation: Recommendation) -> None:
         # A fragment of an earlier answer must not outlive it.
         folder.fragment.unlink(missing_ok=True)
         folder.snippets.unlink(missing_ok=True)
+
+
+def refuse_broken_nodes(cluster: Cluster, *, ignored: Collection[str] = ()) -> None:
+    """Scan, and raise Refused where the findings say that a measurement would mislead."""
+    found, _ = scan(cluster, ignored=ignored)
+    refuse_over_errors(found, [node.name for node in cluster.inventory.nodes()], doing="measure")
 
 
 def bench(

@@ -7,6 +7,7 @@ from pathlib import Path
 from topo_tune.errors import BrokenRecord, InputError, Refused
 from topo_tune.records.envelope import load, save, writing
 from topo_tune.records.inventory import Inventory
+from topo_tune.records.scan import Scan
 
 _HEAD_FILE = "00-inventory.json"
 
@@ -73,3 +74,11 @@ class RunFolder:
         if not path.exists():
             raise BrokenRecord(f"{self.path} has no {path.name} yet", hint=f"`topo-tune {stage}` makes it")
         return path
+
+
+def scan_record(path: Path) -> Scan:
+    """The scan in a record file, or in a run folder. Raises BrokenRecord, and InputError where there is none."""
+    file = RunFolder(path).scan if path.is_dir() else path
+    if not file.exists():
+        raise InputError(f"{path} holds no scan", hint="`topo-tune scan --output FILE` writes one")
+    return load(file, Scan)

@@ -8,47 +8,80 @@ from typing import TypeVar
 
 from rich.console import RenderableType
 
+from topo_tune.errors import InputError, did_you_mean
 from topo_tune.records.scan import Nic, NodeScan, Scan
 from topo_tune.records.topology import Topology
+from topo_tune.report.documents import summary
+from topo_tune.report.findings import findings_report
+from topo_tune.report.node import node_report
 from topo_tune.report.text import folded, listed, table, told
 
 Shared = TypeVar("Shared", str, tuple[str, ...])
 _UNKNOWN = "-"
+_PROBLEMS_SHOWN = 3
 
 
 def scan_report(scan: Scan, topology: Topology | None) -> list[RenderableType]:
-    """Tables and lists, in reading order."""
-    parts = [_nodes_table(scan)]
+    """Tables and lists, in reading order: findings first, what nobody could see last."""
+    parts = findings_report(scan.findings, [node.node for node in scan.nodes])
+    if scan.nodes or scan.missing:
+        parts.append(_nodes_table(scan))
+    if scan.documents:
+        parts.append(listed("Files about a job or the cluster:", _documents(scan)))
     if scan.missing:
-        reasons = _by_text((f"{missing.kind}: {missing.reason}", missing.node) for missing in scan.missing)
+        reasons = by_text((f"{missing.kind}: {missing.reason}", missing.node) for missing in scan.missing)
         parts.append(listed("Missing:", _with_nodes(reasons, scan)))
         # A hint can name its node; one of each kind is enough to act on.
         hints = {missing.kind: missing.hint for missing in reversed(scan.missing) if missing.hint}
         if hints:
             parts.append(listed("What to do:", [(f"{kind}:", hint) for kind, hint in hints.items()]))
-    settings = _by_text(_settings(scan.nodes))
+    settings = by_text(_settings(scan.nodes))
     if settings:
         parts.append(listed("NCCL settings found on the nodes:", _with_nodes(settings, scan)))
     if topology is not None:
         parts.append(listed("What NCCL will see:", [(line,) for line in topology.reasons]))
         if topology.disagreements:
             parts.append(listed("Nodes differ:", [(line,) for line in topology.disagreements]))
-    absent = _by_text((f"{a.what}: {a.reason}", node.node) for node in scan.nodes for a in node.absent)
+    absent = by_text((f"{a.what}: {a.reason}", node.node) for node in scan.nodes for a in node.absent)
     if absent:
         parts.append(listed("Not seen:", _with_nodes(absent, scan)))
     return parts
 
 
+def node_or_refusal(scan: Scan, name: str) -> list[RenderableType]:
+    """One node from near, with its findings. Raises InputError for a node that the scan does not have."""
+    node = scan.node(name)
+    if node is None:
+        raise InputError(
+            f"the scan has no node `{name}`", hint=did_you_mean(name, [n.node for n in scan.nodes])
+        )
+    own = [finding for finding in scan.findings if name in finding.nodes]
+    return [*findings_report(own, [name]), *node_report(node)]
+
+
+def _documents(scan: Scan) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for document in scan.documents:
+        rows.append((document.file, document.kind, summary(document.body)))
+        rows += [("", "", f"not read: {problem}") for problem in document.problems[:_PROBLEMS_SHOWN]]
+        if len(document.problems) > _PROBLEMS_SHOWN:
+            rows.append(
+                ("", "", f"and {len(document.problems) - _PROBLEMS_SHOWN} more places (--json has them)")
+            )
+    return rows
+
+
 def _nodes_table(scan: Scan) -> RenderableType:
     made = table("nodes", "GPUs", "driver", "NCCL", "NICs up", "CPU", "kernel")
-    for row, nodes in _by_text((_row(node), node.node) for node in scan.nodes).items():
+    for row, nodes in by_text((node_row(node), node.node) for node in scan.nodes).items():
         made.add_row(told(nodes), *(told(cell) for cell in row))
-    for kind, nodes in _by_text((missing.kind, missing.node) for missing in scan.missing).items():
+    for kind, nodes in by_text((missing.kind, missing.node) for missing in scan.missing).items():
         made.add_row(told(nodes), f"[red]{told(kind)}[/red]")
     return made
 
 
-def _row(node: NodeScan) -> tuple[str, ...]:
+def node_row(node: NodeScan) -> tuple[str, ...]:
+    """GPUs, driver, NCCL, NICs up, CPU and kernel: what makes nodes alike at a glance."""
     version = node.torch_nccl or next((lib.version for lib in node.nccl_libraries if lib.version), None)
     processor = node.cpu.vendor or (None if node.cpu.architecture == "unknown" else node.cpu.architecture)
     threads = f"{node.cpu.threads} threads" if node.cpu.threads else None
@@ -100,7 +133,7 @@ def _settings(nodes: Iterable[NodeScan]) -> Iterable[tuple[str, str]]:
                 yield f"{file.path}: {problem}", node.node
 
 
-def _by_text(pairs: Iterable[tuple[Shared, str]]) -> dict[Shared, str]:
+def by_text(pairs: Iterable[tuple[Shared, str]]) -> dict[Shared, str]:
     """What nodes have in common to those nodes, folded; in the order of first appearance."""
     found: dict[Shared, list[str]] = defaultdict(list)
     for text, node in pairs:

@@ -6,7 +6,7 @@ of that node; what is about a job or the cluster becomes a document; what cannot
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import msgspec
 
@@ -34,31 +34,42 @@ class _Found(msgspec.Struct):
     """files that could not be read, or not wholly"""
 
 
-def scan_from(path: Path | str, *, cluster: str | None = None) -> Scan:
+def scan_from(*paths: Path | str, cluster: str | None = None) -> Scan:
     """The scan that saved files tell.
 
-    In a folder each subfolder is a node; files beside each other are sorted by `whose.by_node`. A node of which no
-    file can be read is `missing`. Raises InputError where the path does not exist or holds nothing that can be read.
+    In a folder each subfolder is a node; files beside each other, and files that are named one by one, are sorted by
+    `whose.by_node`. A node of which no file can be read is `missing`. Raises InputError where a path does not exist
+    or nothing can be read.
     """
-    path = Path(path)
-    base = path if path.is_dir() else path.parent
-    files, unreadable = _opened(_paths(path), base)
-    nodes = {name: _told(name, own) for name, own in by_node(files, folder=path).items()}
-    _add_unreadable(nodes, unreadable, path)
+    sources = [Path(path) for path in paths]
+    singles = [path for path in sources if not path.is_dir()]
+    nodes = _nodes_of(singles, None) if singles else {}
+    for folder in sources:
+        if folder.is_dir():
+            for name, found in _nodes_of(_files_below(folder), folder).items():
+                # the same name in two folders is two nodes
+                nodes[name if name not in nodes else f"{folder.name}/{name}"] = found
     if not any(found.is_told or found.documents for found in nodes.values()):
-        raise _nothing_readable(path, nodes)
-    scans = [_finished(found) for found in nodes.values() if found.is_told]
-    missing = [
-        _missing(name, found) for name, found in nodes.items() if not (found.is_told or found.documents)
-    ]
-    missing += [Missing(name, "not read", "an empty folder") for name in _empty_folders(path)]
-    documents = tuple(answer.printable(d) for found in nodes.values() for d in found.documents)
+        raise _nothing_readable(sources, nodes)
+    told = {name: found for name, found in nodes.items() if found.is_told}
+    untold = {name: found for name, found in nodes.items() if not (found.is_told or found.documents)}
     return Scan(
-        cluster or path.resolve().stem,
-        tuple(answer.printable(scan) for scan in scans),
-        tuple(missing),
-        documents=documents,
+        cluster or sources[0].resolve().stem,
+        tuple(answer.printable(_finished(name, found)) for name, found in told.items()),
+        tuple(_missing(name, found) for name, found in untold.items()),
+        documents=tuple(answer.printable(d) for found in nodes.values() for d in found.documents),
     )
+
+
+def _nodes_of(paths: list[Path], folder: Path | None) -> dict[str, _Found]:
+    """What each node's files tell; folder: where they lie, None for files that were named one by one."""
+    files, unreadable = _opened(paths, folder)
+    name = None if folder is None else folder.resolve().name
+    nodes = {node: _told(node, own) for node, own in by_node(files, folder=name).items()}
+    _add_unreadable(nodes, unreadable, name)
+    for empty in _empty_folders(folder):
+        nodes[empty] = _Found(_blank(empty), notes=(Absent(empty, "an empty folder"),))
+    return nodes
 
 
 def kinds_read() -> tuple[str, ...]:
@@ -66,40 +77,36 @@ def kinds_read() -> tuple[str, ...]:
     return tuple(dict.fromkeys(kind.name for kind in (ANSWER, *KINDS)))
 
 
-def _paths(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise InputError(f"cannot scan from `{path}`: no such file or folder")
+def _files_below(folder: Path) -> list[Path]:
     try:
-        found = sorted(entry for entry in path.rglob("*") if not entry.is_dir())
+        found = sorted(entry for entry in folder.rglob("*") if not entry.is_dir())
     except OSError as exc:
-        raise InputError(f"cannot scan from `{path}`: {exc.strerror}") from exc
+        raise InputError(f"cannot scan from `{folder}`: {exc.strerror}") from exc
     if len(found) > _FILES_LIMIT:
         raise InputError(
-            f"`{path}` holds more than {_FILES_LIMIT} files", hint="name a folder of saved dumps"
+            f"`{folder}` holds more than {_FILES_LIMIT} files", hint="name a folder of saved dumps"
         )
     return found
 
 
-def _empty_folders(path: Path) -> list[str]:
-    if not path.is_dir():
-        return []
-    folders = (entry for entry in sorted(path.iterdir()) if entry.is_dir())
-    return [folder.name for folder in folders if all(entry.is_dir() for entry in folder.rglob("*"))]
+def _empty_folders(folder: Path | None) -> list[str]:
+    folders = () if folder is None else (entry for entry in sorted(folder.iterdir()) if entry.is_dir())
+    return [entry.name for entry in folders if all(inner.is_dir() for inner in entry.rglob("*"))]
 
 
-def _opened(paths: list[Path], base: Path) -> tuple[list[SavedFile], list[tuple[Path, Absent]]]:
+def _opened(paths: list[Path], folder: Path | None) -> tuple[list[SavedFile], list[tuple[PurePath, Absent]]]:
     """Files with their kinds, and those of no known kind or without readable text, each with its reason."""
     opened, unreadable = [], []
     for path in paths:
-        name = str(path.relative_to(base))
+        name = PurePath(path.name) if folder is None else path.relative_to(folder)
         try:
-            opened.append(open_saved(path, name))
+            opened.append(open_saved(path, str(name)))
+        except FileNotFoundError as exc:
+            raise InputError(f"cannot scan from `{path}`: no such file or folder") from exc
         except InputError as error:
-            unreadable.append((path.relative_to(base), Absent(name, error.message)))
+            unreadable.append((name, Absent(str(name), error.message)))
         except OSError as error:
-            unreadable.append((path.relative_to(base), Absent(name, f"cannot be read: {error.strerror}")))
+            unreadable.append((name, Absent(str(name), f"cannot be read: {error.strerror}")))
     return opened, unreadable
 
 
@@ -129,16 +136,18 @@ def _add(found: _Found, file: SavedFile) -> None:
         found.is_told = True
 
 
-def _add_unreadable(nodes: dict[str, _Found], unreadable: list[tuple[Path, Absent]], path: Path) -> None:
+def _add_unreadable(
+    nodes: dict[str, _Found], unreadable: list[tuple[PurePath, Absent]], folder: str | None
+) -> None:
     """Beside what else is known of the same subfolder, or of the node that is the folder; else a node of its own."""
-    only = path.resolve().name if path.is_dir() and path.resolve().name in nodes else None
     for place, note in unreadable:
-        name = place.parts[0] if len(place.parts) > 1 else only or place.stem
+        own = folder if folder in nodes and folder is not None else place.stem
+        name = place.parts[0] if len(place.parts) > 1 else own
         nodes.setdefault(name, _Found(_blank(name))).notes += (note,)
 
 
-def _finished(found: _Found) -> NodeScan:
-    scan = found.scan
+def _finished(name: str, found: _Found) -> NodeScan:
+    scan = msgspec.structs.replace(found.scan, node=name)
     if scan.gpu_source is None and not scan.gpus:
         scan = _with(scan, Absent("GPU names, driver", _NOT_IN_FILES))
     if scan.kernel == "unknown" and not scan.cpu.threads:
@@ -155,6 +164,8 @@ def _with(scan: NodeScan, *notes: Absent) -> NodeScan:
 
 
 def _missing(name: str, found: _Found) -> Missing:
+    if [note.reason for note in found.notes] == ["an empty folder"]:
+        return Missing(name, "not read", "an empty folder")
     return Missing(name, "not read", "; ".join(f"{note.what}: {note.reason}" for note in found.notes))
 
 
@@ -182,10 +193,11 @@ def _blank(name: str) -> NodeScan:
     )
 
 
-def _nothing_readable(path: Path, nodes: dict[str, _Found]) -> InputError:
+def _nothing_readable(sources: list[Path], nodes: dict[str, _Found]) -> InputError:
     notes = [note for found in nodes.values() for note in found.notes]
     lines = [f"  {note.what}: {note.reason}" for note in notes[:20]]
     if len(notes) > len(lines):
         lines.append(f"  and {len(notes) - len(lines)} more")
-    message = "\n".join([f"nothing in `{path}` can be read" + (":" if lines else ", it is empty"), *lines])
+    where = ", ".join(f"`{source}`" for source in sources[:3])
+    message = "\n".join([f"nothing in {where} can be read" + (":" if lines else ", it is empty"), *lines])
     return InputError(message, hint="kinds of files that are read: " + ", ".join(kinds_read()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import zlib
 from pathlib import Path
 
@@ -51,7 +52,7 @@ class SavedFile(msgspec.Struct, frozen=True):
 
 def open_saved(path: Path, name: str) -> SavedFile:
     """The file with its text and kind. Raises InputError with the reason where it cannot be one, and OSError."""
-    if not path.is_file():
+    if not stat.S_ISREG(path.stat().st_mode):
         raise InputError("is not an ordinary file")
     if path.stat().st_size > SIZE_LIMIT_BYTES:
         raise InputError(f"is larger than {SIZE_LIMIT_BYTES >> 20} MiB")

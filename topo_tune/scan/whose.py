@@ -9,17 +9,17 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from topo_tune.scan.saved_file import SavedFile
 
 _SEPARATOR = re.compile(r"[-_.]")
 
 
-def by_node(files: list[SavedFile], *, folder: Path) -> dict[str, list[SavedFile]]:
+def by_node(files: list[SavedFile], *, folder: str | None) -> dict[str, list[SavedFile]]:
     """Name of the node to its files: the subfolder's name, or what `_beside_each_other` finds; in order of names.
 
-    folder: what was scanned; a single file's node is called like the file.
+    folder: the name of the folder they lie in; None where they were named one by one.
     """
     nodes: dict[str, list[SavedFile]] = defaultdict(list)
     flat = []
@@ -29,8 +29,7 @@ def by_node(files: list[SavedFile], *, folder: Path) -> dict[str, list[SavedFile
             nodes[parts[0]].append(file)
         else:
             flat.append(file)
-    name = folder.resolve().name if folder.is_dir() else None
-    for node, own in _beside_each_other(flat, name).items():
+    for node, own in _beside_each_other(flat, folder).items():
         nodes[node].extend(own)
     return dict(nodes)
 
