@@ -1,0 +1,76 @@
+"""What changed between two scans."""
+
+from __future__ import annotations
+
+import msgspec
+from report_text import text_of
+from scans import gpu, node_scan, scan_of
+
+from topo_tune.records.finding import Finding, Severity
+from topo_tune.records.hardware import GpuHealth, Host, PcieLink
+from topo_tune.records.scan import NcclFile, NcclFileSetting
+from topo_tune.report.scan_difference import difference_report
+from topo_tune.scan.difference import Change, difference
+
+FINDING = Finding("x", Severity.ERROR, ("n1",), "broken", "slow")
+
+
+def test_a_scan_does_not_differ_from_itself() -> None:
+    scan = scan_of(node_scan(gpus=(gpu(0),), driver="580"))
+
+    assert difference(scan, scan).is_empty
+    assert "Nothing differs" in text_of(difference_report(difference(scan, scan), old="a", new="b"))
+
+
+def test_the_same_change_of_many_nodes_is_one() -> None:
+    old = scan_of(*(node_scan(f"n{i}", driver="570") for i in range(3)))
+    new = scan_of(*(node_scan(f"n{i}", driver="580") for i in range(3)))
+
+    assert difference(old, new).changes == (Change("driver", "570", "580", ("n0", "n1", "n2")),)
+
+
+def test_members_of_lists_are_told_by_their_names_and_not_by_their_order() -> None:
+    def file(path: str, value: str) -> NcclFile:
+        return NcclFile(path, True, None, (NcclFileSetting(1, "NCCL_ALGO", value),))
+
+    old = scan_of(node_scan(nccl_files=(file("/a", "Ring"), file("/b", "Ring"))))
+    new = scan_of(node_scan(nccl_files=(file("/b", "Tree"), file("/a", "Ring"))))
+
+    (change,) = difference(old, new).changes
+
+    assert change == Change("nccl_files[/b].settings[NCCL_ALGO].value", "Ring", "Tree", ("gpu001",))
+
+
+def test_a_gpu_that_is_gone_is_gone_with_all_that_it_had() -> None:
+    found = difference(scan_of(node_scan(gpus=(gpu(0), gpu(1)))), scan_of(node_scan(gpus=(gpu(0),))))
+
+    assert all(change.after is None for change in found.changes)
+    assert ("gpus[NVIDIA H100 80GB HBM3#2].uuid", "GPU-1") in [(c.fact, c.before) for c in found.changes]
+
+
+def test_what_differs_between_any_two_scans_is_no_change() -> None:
+    def node(seconds: float, celsius: int, clock: int, speed: float) -> object:
+        health = GpuHealth(
+            "0000:18:00.0", sm_clock_mhz=clock, temperature_celsius=celsius, link=PcieLink(speed, 32)
+        )
+        return node_scan(collected_in_seconds=seconds, gpu_health=(health,), host=Host(shm_free_bytes=clock))
+
+    assert difference(scan_of(node(1, 30, 345, 2.5)), scan_of(node(2, 60, 1980, 32.0))).is_empty  # type: ignore[arg-type]
+
+
+def test_nodes_and_findings_come_and_go() -> None:
+    old = scan_of(node_scan("n1"), node_scan("n2"), findings=(FINDING,))
+    new = scan_of(
+        node_scan("n1"), node_scan("n3"), findings=(msgspec.structs.replace(FINDING, what="worse"),)
+    )
+
+    found = difference(old, new)
+    text = text_of(difference_report(found, old="a", new="b"))
+
+    assert (found.nodes_gone, found.nodes_new) == (("n2",), ("n3",))
+    assert ([f.what for f in found.findings_gone], [f.what for f in found.findings_new]) == (
+        ["broken"],
+        ["worse"],
+    )
+    assert "New findings:" in text
+    assert "Findings that are gone:" in text
