@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from topo_tune.records.hardware import PcieLink
 from topo_tune.records.matrix import TopologyMatrix
 
 # --- topology files -----------------------------------------------------------------------------------------
@@ -18,7 +19,11 @@ class XmlCpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     architecture: str | None = None
     vendor: str | None = None
     cpus: str | None = None
-    """CPUs of its mask as a list: `24-31,88-95`"""
+    """CPUs of its mask as a list: `24-31,88-95`; empty where the mask is all zeros, None where there is none"""
+    host_hash: str | None = None
+    """tells hosts apart in a file of a multi-node NVLink domain"""
+    pci_devices: int = 0
+    """`<pci>` elements below it, bridges included"""
 
 
 class XmlLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +33,7 @@ class XmlLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """PCI address of the peer; of an NVSwitch where its class says so"""
     count: int
     is_switch: bool = False
+    """by its class, unless the target is a GPU of the same file"""
 
 
 class XmlGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,6 +49,11 @@ class XmlGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`gfx942` on AMD"""
     gdr: bool | None = None
     links: tuple[XmlLink, ...] = ()
+    """to others: links of a GPU to itself are left out"""
+    link: PcieLink | None = None
+    """its own PCIe link, as the file has it"""
+    slowest_link: PcieLink | None = None
+    """the narrowest PCIe link between it and its CPU; its own where nothing above is narrower"""
 
 
 class XmlNet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,11 +87,18 @@ class TopologyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     nvswitches: int
     """distinct NVSwitch targets of NVLinks"""
     unclassified: int
-    """PCI devices without a class"""
+    """PCI devices that neither a class nor what is below them tells: they may be GPUs or NICs"""
     paths: TopologyMatrix | None
-    """how each pair of GPUs and NICs is joined, in `nvidia-smi topo -m`'s words, as the file's tree has it"""
+    """how each pair of GPUs and NICs is joined, in `nvidia-smi topo -m`'s words, as the file's tree has it;
+    besides XGMI2 for two XGMI links and NET between hosts. None where there is no GPU and no NIC to tell."""
     slowest_gpu_link_gt_per_s: float | None = None
     """the slowest PCIe link between any GPU and its CPU"""
+    slowest_gpu_link_width: int | None = None
+    """lanes of that link"""
+    unknown_speeds: tuple[str, ...] = ()
+    """values of `link_speed` that NCCL's table does not have: NCCL counts such a link as 8 GT/s"""
+    refused_by_nccl: tuple[str, ...] = ()
+    """why NCCL's own reader, which is no full XML parser, stops at this file"""
 
 
 # --- graph files --------------------------------------------------------------------------------------------
@@ -101,6 +119,16 @@ class XmlGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cross_nic: int | None = None
     nets: tuple[str, ...] = ()
     """`dev` of the network devices used, distinct, as written"""
+    gpus: tuple[int, ...] = ()
+    """`dev` of the GPUs used, distinct, sorted; NCCL reads them as hexadecimal"""
+    orders: tuple[tuple[str, ...], ...] = ()
+    """per channel, in the order of the file: `net 0`, `gpu 7`, ..."""
+    latency_inter: float | None = None
+    same_channels: int | None = None
+    is_available: bool = True
+    """no channels mean that NCCL found no way for this pattern, whatever the other attributes say"""
+    has_ranks: bool = False
+    """channels name ranks, which count more than `dev` since NCCL 2.30.3"""
 
 
 class GraphFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nccl-graph"):
@@ -108,18 +136,33 @@ class GraphFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nc
 
     version: str | None
     graphs: tuple[XmlGraph, ...]
+    refused_by_nccl: tuple[str, ...] = ()
+    """why NCCL's own reader stops at this file"""
 
 
 # --- tuner tables -------------------------------------------------------------------------------------------
 
+ANY_SIZE = (1 << 63) - 1
+"""`max_bytes` of a rule without upper end: -1 wraps around in the plugin, which reads sizes as unsigned."""
+
+TUNER_WORDS = {
+    "collective": ("broadcast", "reduce", "allgather", "reducescatter", "allreduce"),
+    "algorithm": ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"),
+    "protocol": ("ll", "ll128", "simple"),
+}
+"""What the example plugin knows, in this very spelling."""
+TUNER_DEFAULTS = {"collective": "allreduce", "algorithm": "ring", "protocol": "simple"}
+"""What it takes, in silence, in place of a word that it does not know."""
+
 
 class TunerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of the example tuner plugin's CSV; -1 is any, or the default."""
+    """One line of the example tuner plugin's CSV; -1 is any, or the default. Words are as written."""
 
     line: int
     collective: str
     min_bytes: int
     max_bytes: int
+    """included; `ANY_SIZE` where the file says -1"""
     algorithm: str
     protocol: str
     channels: int
@@ -127,6 +170,19 @@ class TunerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ranks: int
     pipe_ops: int | None = None
     registered: int | None = None
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Collective, algorithm and protocol as written."""
+        return {"collective": self.collective, "algorithm": self.algorithm, "protocol": self.protocol}
+
+    @property
+    def taken(self) -> dict[str, str]:
+        """Collective, algorithm and protocol as the plugin takes them."""
+        return {
+            field: word if word in TUNER_WORDS[field] else TUNER_DEFAULTS[field]
+            for field, word in self.words.items()
+        }
 
 
 class TunerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nccl-tuner"):
@@ -170,10 +226,23 @@ class CauseKind(enum.Enum):
     MEMLOCK = "locked memory too small"
     CUDA = "CUDA error"
     VERSION_MISMATCH = "ranks use different NCCL versions"
+    MISMATCH = "ranks disagree about what they exchange"
     PEER_GONE = "a peer closed its connection"
     WATCHDOG = "a collective timed out"
     INVALID_SETTING = "a setting is invalid"
     OTHER = "other"
+
+
+RESULT_NAMES = {
+    1: "ncclUnhandledCudaError",
+    2: "ncclSystemError",
+    3: "ncclInternalError",
+    4: "ncclInvalidArgument",
+    5: "ncclInvalidUsage",
+    6: "ncclRemoteError",
+    7: "ncclInProgress",
+}
+"""ncclResult_t, as `src/nccl.h.in` of NVIDIA/nccl numbers it; 0 is success."""
 
 
 class LogCause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,6 +256,13 @@ class LogCause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     advice: str = ""
     code: int | None = None
     """ncclResult_t that the program saw, where the log shows it"""
+    is_fatal: bool = True
+    """False where the log goes on after it: the job ran, with less than it should have had"""
+
+    @property
+    def code_name(self) -> str | None:
+        """`ncclSystemError` for 2; None where there is no code or no such one."""
+        return None if self.code is None else RESULT_NAMES.get(self.code)
 
 
 class LogNic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -199,6 +275,8 @@ class LogNic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: str | None = None
     """of sockets"""
     gpu_direct: bool | None = None
+    port: int | None = None
+    """of RDMA devices"""
 
 
 class NcclLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nccl-log"):
@@ -233,12 +311,27 @@ class NcclLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nccl
     """the root cause of a failed run; None where the log shows no failure"""
     notes: tuple[str, ...] = ()
     """what looks bad and is harmless, or what else deserves a word"""
+    versions: tuple[str, ...] = ()
+    """every version that the log names, in order of appearance"""
+    nvls_channels: int | None = None
+    gpu_paths: tuple[tuple[str, int], ...] = ()
+    """(kind and GB/s of the path between two GPUs, as NCCL's topology search prints it: `SYS 16.0`; pairs)"""
+    p2p_unsupported: int = 0
+    """distinct pairs of GPUs that NCCL called unable to reach each other"""
+    unopened_devices: tuple[str, ...] = ()
+    """RDMA devices that exist and could not be opened"""
+    finds_no_rdma: bool = False
+    """NET/IB said that there is no device"""
+    refused_settings: tuple[str, ...] = ()
+    """what NCCL said of values that it did not take: `Invalid NCCL_NTHREADS 100 (must be a multiple of 32)`"""
+    failed_plugins: tuple[str, ...] = ()
+    """plugins that were asked for and not loaded, with the reason"""
 
 
 # --- nccl-tests ---------------------------------------------------------------------------------------------
 
 
-class TestTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasuredTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One half of a row: out of place, or in place."""
 
     time_us: float | None
@@ -248,7 +341,7 @@ class TestTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """wrong elements, or the old `error` column; None where checking was off"""
 
 
-class TestRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasuredRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One measured size."""
 
     size_bytes: int
@@ -256,11 +349,11 @@ class TestRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: str
     redop: str | None
     root: int | None
-    out_of_place: TestTime
-    in_place: TestTime | None
+    out_of_place: MeasuredTime | None
+    in_place: MeasuredTime | None
 
 
-class TestRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasuredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table with what stands around it."""
 
     ranks: int | None
@@ -272,18 +365,36 @@ class TestRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test: str | None
     """`all_reduce`, ... where a line tells it"""
     nccl_version: str | None
-    rows: tuple[TestRow, ...]
+    rows: tuple[MeasuredRow, ...]
     average_busbw_gb_per_s: float | None
     out_of_bounds: int | None
     failed: bool | None
     """by the verdict line; None where there is none"""
     problems: tuple[str, ...] = ()
     """reasons not to trust it: one rank only, a GPU shared, wrong results, rows cut"""
+    validation: bool | None = None
+    """whether results were checked, where a line tells it"""
+    is_graph: bool | None = None
+    """whether the collectives ran in a CUDA graph"""
+    wrong_results: bool = False
+    """some result was not what it should have been"""
+    repeated_ranks: bool = False
+    """rank 0 appears more than once: processes that do not know of each other, as of a build without MPI"""
+
+    @property
+    def best_busbw_gb_per_s(self) -> float | None:
+        """The best bus bandwidth of any row, out of place or in place; None without rows."""
+        halves = [half for row in self.rows for half in (row.out_of_place, row.in_place) if half is not None]
+        return max((half.busbw_gb_per_s for half in halves if half.busbw_gb_per_s is not None), default=None)
 
 
 class NcclTests(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nccl-tests"):
     """Output of nccl-tests, of one run or of several after each other."""
 
-    runs: tuple[TestRun, ...]
+    runs: tuple[MeasuredRun, ...]
     cause: str | None = None
-    """why there is no table, where the file tells: `not enough slots for 16 processes`"""
+    """why there is no table or why it ended early, where the file tells: `not enough slots for 16 processes`"""
+    library: str = "NCCL"
+    """`NCCL`, or `RCCL` where rccl-tests wrote it"""
+    log: NcclLog | None = None
+    """what NCCL's own lines tell, where they are in the same file"""

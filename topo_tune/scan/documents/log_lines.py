@@ -1,0 +1,172 @@
+"""Lines of jobs: the labels that launchers put in front, and NCCL's own lines, taken apart where they are glued.
+
+NCCL writes `HOST:PID:TID [DEVICE] NCCL INFO TEXT`, with `FILE:LINE` before `NCCL WARN` and, in its newer versions, a
+time in front (`src/debug.cc` of NVIDIA/nccl). Before 2.3 the word NCCL was missing. Ranks that share one stream cut
+into each other's lines, so a beginning is looked for anywhere in a line, not only at its start.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from topo_tune.scan.facts.words import without_escapes
+
+LONGEST_LINE = 16_384
+"""Characters of a line that are read. NCCL's own buffer for one line is 1024; a table row is shorter still."""
+
+
+class LogLine(NamedTuple):
+    """One message of NCCL, or a piece of text that is none."""
+
+    number: int
+    """of the line in the file, from 1"""
+    text: str
+    """without prefix and label"""
+    level: str = ""
+    """`INFO`, `WARN`, `TRACE`, `CALL`, `ABORT`; empty for text that NCCL did not write with a prefix"""
+    host: str = ""
+    process: str = ""
+    """process ID"""
+    thread: str = ""
+    place: str = ""
+    """source file and line, or function, of a warning: `transport/nvls.cc:158`"""
+
+    @property
+    def who(self) -> tuple[str, str, str]:
+        """Host, process and thread: lines of one caller follow each other."""
+        return self.host, self.process, self.thread
+
+
+class _Beginning(NamedTuple):
+    start: int
+    host: str
+    is_sure: bool
+    """whether the host's name is all there and nothing else"""
+    process: str
+    thread: str
+    level: str
+    place: str
+    text: int
+    """where the message's own words start"""
+
+
+# `:PID:TID ` before a device number or the word NCCL: rare enough in any text to look around only there.
+_NUMBERS = re.compile(r":(\d{1,10}):(\d{1,10}) (?=\[-?\d{1,4}\] |NCCL )")
+_PLAIN = re.compile(r"([\w.{}-]{1,64}):(\d{1,10}):(\d{1,10}) \[-?\d{1,4}\] NCCL (INFO|TRACE) (?P<text>.*)")
+_HOST = re.compile(r"[\w.{}-]{1,64}$")
+_MESSAGE = re.compile(
+    r"(?:\[-?\d{1,4}\] )?(?P<place>.{0,300}?) ?\bNCCL (?P<level>INFO|WARN|TRACE|CALL|ABORT)(?: |$)"
+)
+_OLD_MESSAGE = re.compile(r"\[-?\d{1,4}\] (?:(?P<place>[\w./-]{1,120}:\d{1,6}) )?(?P<level>INFO|WARN)(?: |$)")
+_LABEL = re.compile(
+    r"""(?:
+      \ {0,4}\d{1,7}:\ (?=\S|\ |$)                          # srun --label
+    | \[\d{1,7}(?:,\d{1,7})?\](?:<std(?:out|err)>)?:?\ ?    # mpirun --tag-output, Hydra's -prepend-rank
+    | \[(?:rank|default)\d{1,7}\]:\ ?                       # torch, torchrun
+    | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]{0,12}(?:Z|[+-]\d\d:?\d\d)\ ?  # kubectl logs --timestamps
+    | \[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d\]\ ?                # NCCL's own time
+    | [A-Za-z][\w.-]{0,63}-\d{1,5}:\ (?!\ )                 # name of a pod or a node: `worker-0: `
+    | \[pod/[\w./-]{1,200}\]\ ?                             # kubectl logs --prefix
+    )""",
+    re.X,
+)
+_MOST_LABELS = 4
+
+
+def unlabelled(line: str) -> str:
+    """The line without what launchers put in front: task numbers, tags, time stamps, names of pods."""
+    for _ in range(_MOST_LABELS):
+        found = _LABEL.match(line)
+        if found is None:
+            break
+        line = line[found.end() :]
+    return line
+
+
+def raw_lines(text: str) -> list[str]:
+    """The lines of a text without escape codes, each cut at `LONGEST_LINE`."""
+    return [line[:LONGEST_LINE] for line in without_escapes(text).split("\n")]
+
+
+def log_lines(text: str) -> list[LogLine]:
+    """Every message and every piece of other text, in order; empty ones are left out."""
+    found: list[LogLine | tuple[int, str, list[_Beginning]]] = []
+    hosts: set[str] = set()
+    for number, line in enumerate(raw_lines(text), start=1):
+        if not line:
+            continue
+        plain = _plain(number, line)
+        beginnings = [] if plain else _beginnings(line)
+        if plain or (beginnings and beginnings[0].is_sure):
+            hosts.add(plain.host if plain else beginnings[0].host)
+        found.append(plain or (number, line, beginnings))
+    pieces: list[LogLine] = []
+    for one in found:
+        if isinstance(one, LogLine):
+            pieces.append(one)
+        else:
+            pieces += _pieces(*one, hosts)
+    return pieces
+
+
+def _plain(number: int, line: str) -> LogLine | None:
+    """The ordinary case, told by one look: one whole message and no label."""
+    found = _PLAIN.match(line)
+    if found is None or _NUMBERS.search(line, found.start("text")) is not None:
+        return None
+    host, process, thread, level, text = found.groups()
+    return LogLine(number, text.rstrip(), level, host, process, thread)
+
+
+def _beginnings(line: str) -> list[_Beginning]:
+    if "NCCL " not in line and " INFO " not in line and " WARN " not in line:
+        return []
+    found = []
+    for numbers in _NUMBERS.finditer(line):
+        message = _message(line, numbers.end())
+        host = _HOST.search(line, max(0, numbers.start() - 64), numbers.start()) if message else None
+        if message is None or host is None:
+            continue
+        # A place that holds another beginning: this message was cut before it came to its words.
+        if _NUMBERS.search(line, message.start(), message.start("level")) is None:
+            start, place = host.start(), (message["place"] or "").strip()
+            is_sure = start == 0 or not unlabelled(line[:start]).strip()
+            found.append(
+                _Beginning(
+                    start, host[0], is_sure, numbers[1], numbers[2], message["level"], place, message.end()
+                )
+            )
+    return found
+
+
+def _message(line: str, start: int) -> re.Match[str] | None:
+    if line.find("NCCL ", start, start + 320) >= 0:
+        found = _MESSAGE.match(line, start)
+        if found is not None:
+            return found
+    return _OLD_MESSAGE.match(line, start)
+
+
+def _pieces(number: int, line: str, beginnings: list[_Beginning], hosts: set[str]) -> list[LogLine]:
+    if not beginnings:
+        return _other(number, line)
+    cuts = [0 if beginning.is_sure else _glued(beginning.host, hosts) for beginning in beginnings]
+    starts = [beginning.start + cut for beginning, cut in zip(beginnings, cuts, strict=True)]
+    pieces = _other(number, line[: starts[0]])
+    for cut, one, end in zip(cuts, beginnings, [*starts[1:], len(line)], strict=True):
+        text = line[one.text : max(end, one.text)].rstrip()
+        pieces.append(LogLine(number, text, one.level, one.host[cut:], one.process, one.thread, one.place))
+    return pieces
+
+
+def _glued(name: str, hosts: set[str]) -> int:
+    """How many characters of what looks like a host's name belong to the line that was cut off before it."""
+    if name in hosts:
+        return 0
+    return next((cut for cut in range(1, len(name)) if name[cut:] in hosts), 0)
+
+
+def _other(number: int, text: str) -> list[LogLine]:
+    text = unlabelled(text).rstrip() if text else ""
+    return [LogLine(number, text)] if text else []
