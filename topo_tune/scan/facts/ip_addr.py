@@ -25,6 +25,7 @@ _INET = re.compile(r"\s*inet6?\s+(\S+)")
 _LINK = re.compile(r"\s*link/(\w{1,16})")
 _IS_UP = {"UP": True, "DOWN": False, "LOWERLAYERDOWN": False, "DORMANT": False}
 _HINT = "`ip addr` or `ip -j addr` writes them"
+_JSON = re.compile(r"\[\s*[{\]]")  # and no `[1,0]<stdout>` of mpirun
 
 
 class _Told(msgspec.Struct):
@@ -48,7 +49,7 @@ class _Told(msgspec.Struct):
 def parse(text: str, *, file: str | None = None) -> tuple[Nic, ...]:
     """The interfaces of an `ip addr` or `ip link`, in their order. Raises InputError where there is none."""
     stripped = without_escapes(text).strip()
-    if stripped.startswith("["):
+    if _JSON.match(stripped):
         told = _from_json(stripped, file)
     else:
         told = _from_lines(text)
@@ -175,7 +176,7 @@ _LINES = re.compile("|".join(_SHAPES), re.M)
 
 def _recognise(text: str) -> bool:
     beginning = text.lstrip()[:4096]
-    if beginning.startswith("["):
+    if _JSON.match(beginning):
         return '"ifname"' in beginning and ('"addr_info"' in beginning or '"link_type"' in beginning)
     return _LINES.search(text) is not None
 

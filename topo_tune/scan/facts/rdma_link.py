@@ -18,6 +18,7 @@ from topo_tune.scan.facts.task_lines import lines_of_one_task
 from topo_tune.scan.facts.words import clipped, without_escapes
 
 _HINT = "`rdma link` writes them"
+_JSON = re.compile(r"\[\s*[{\]]")  # and no `[1,0]<stdout>` of mpirun
 # `link mlx5_0/1 state ...`; before iproute2 5.0 `1/1: mlx5_0/1: state ...`
 _LINK = re.compile(rf"\s*(?:link\s+|\d{{1,4}}/\d{{1,3}}:\s+)({rdma.DEVICE_NAME})/(\d{{1,3}}):?\s(.*)$")
 _DEVICE = re.compile(rf"\s*\d{{1,4}}:\s+({rdma.DEVICE_NAME}):\s+node_type\s(.*)$")
@@ -33,7 +34,7 @@ def parse(text: str, *, file: str | None = None) -> rdma.Devices:
     Raises InputError where there are none.
     """
     stripped = without_escapes(text).strip()
-    if stripped.startswith("["):
+    if _JSON.match(stripped):
         return _parse_json(stripped, file)
     task = lines_of_one_task(text, is_numbered=": node_type " in text)
     devices = []
@@ -127,7 +128,7 @@ def _pair(pair: re.Match[str]) -> RdmaDevice:
 
 def _is_json(text: str) -> bool:
     beginning = text.lstrip()[:4096]
-    return beginning.startswith("[") and bool(
+    return _JSON.match(beginning) is not None and bool(
         re.search(r'"physical_state"\s*:', beginning)
         or (re.search(r'"node_guid"\s*:', beginning) and re.search(r'"node_type"\s*:', beginning))
     )

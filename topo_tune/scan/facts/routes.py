@@ -20,6 +20,7 @@ from topo_tune.scan.facts.words import clipped, without_escapes
 _KERNEL = Files("/proc/net/route", limit_bytes=256 << 10)
 _ROUTE_LIMIT = 2048
 _HINT = "`ip route` or `ip -j route` writes them"
+_JSON = re.compile(r"\[\s*[{\]]")  # and no `[1,0]<stdout>` of mpirun
 _TYPES = r"(?:unicast |blackhole |unreachable |prohibit )?"
 _LINE = re.compile(
     rf"\s*{_TYPES}(default|\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?:/\d{{1,2}})?)\s(?:.*\s)?dev\s+({INTERFACE_NAME})(\s.*)?$"
@@ -50,7 +51,7 @@ def parse_kernel(text: str) -> tuple[Route, ...]:
 def parse(text: str, *, file: str | None = None) -> tuple[Route, ...]:
     """The routes of an `ip route`. Raises InputError where there is none."""
     stripped = without_escapes(text).strip()
-    if stripped.startswith("["):
+    if _JSON.match(stripped):
         routes = _from_json(stripped, file)
     else:
         lines = (_LINE.match(line) for _, line in lines_of_one_task(text).lines)
@@ -136,7 +137,7 @@ _LINES = re.compile("|".join(_SHAPES), re.M)
 
 def _recognise(text: str) -> bool:
     beginning = text.lstrip()[:4096]
-    if beginning.startswith("["):
+    if _JSON.match(beginning):
         return '"dst"' in beginning and '"dev"' in beginning
     return _LINES.search(text) is not None
 

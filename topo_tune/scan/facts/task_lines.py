@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import msgspec
@@ -32,15 +33,16 @@ def lines_of_one_task(text: str, *, is_numbered: bool = False) -> TaskLines:
     Of several tasks only the first is kept: two nodes' devices must not become one node's.
     is_numbered: whether the tool itself begins lines with `1: `, which is then no label.
     """
-    numbered = [
-        (number, line[:LINE_LENGTH_LIMIT])
-        for number, line in enumerate(without_escapes(text).replace("\0", "").split("\n"), start=1)
-        if line and not line.isspace()
-    ]
+    numbered: list[tuple[int, str]] = []
     problems = []
-    if len(numbered) > LINES_LIMIT:
-        problems.append(f"only the first {LINES_LIMIT} of {len(numbered)} lines were read")
-        del numbered[LINES_LIMIT:]
+    # A line at a time: the whole list of lines of a large file would take many times its size.
+    for number, line in enumerate(io.StringIO(without_escapes(text)), start=1):
+        if line.isspace():
+            continue
+        if len(numbered) == LINES_LIMIT:
+            problems.append(f"only the first {LINES_LIMIT} lines were read")
+            break
+        numbered.append((number, line[:LINE_LENGTH_LIMIT].rstrip("\n").replace("\0", "")))
     kept, others = _of_first_label(numbered, is_numbered)
     if others:
         problems.append(f"lines of {others} other tasks are left out")
