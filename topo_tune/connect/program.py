@@ -37,7 +37,7 @@ _LOADER = (
 
 # Modules that a program imports from its siblings, in the order they must exist.
 _NEEDS = {
-    "collector": ("nccl_conf", "probes", "gather"),
+    "collector": ("nccl_conf", "probes", "gather", "shared_libraries", "nccl_libraries"),
     "writer": ("nccl_conf",),
     "bench_agent": ("nccl_conf",),
 }

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import importlib.util
 import json
-import mmap
 import os
 import platform
 import re
@@ -25,7 +23,7 @@ import sys
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from topo_tune.on_node import gather, nccl_conf
+from topo_tune.on_node import gather, nccl_conf, nccl_libraries
 from topo_tune.on_node.probes import Commands, absence, clean, run_probes
 
 MARKER = "@topo-tune@ "
@@ -48,21 +46,6 @@ LIST_LIMIT = 1024
 _GRACE_SECONDS = 0.5
 
 _QUERY_FIELDS = "index,name,uuid,pci.bus_id,memory.total,driver_version"
-
-_LIBRARY_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/lib64",
-    "/lib",
-    "/usr/local/lib",
-    "/usr/local/lib64",
-    "/usr/local/cuda/lib64",
-    "/usr/local/nccl*/lib",
-    "/opt/nccl*/lib",
-    "/opt/nccl*/build/lib",
-)
 
 _CPUINFO_KEYS = (
     "processor",
@@ -128,7 +111,7 @@ def collect(request: Mapping[str, Any], environment: Mapping[str, str]) -> Json:
         "nvml": (nvml, min(until, started + command_seconds)),
         "nvidia_smi": (lambda: nvidia_smi(commands, smi_group), until),
         "network": (lambda: network(sys_, commands), soon),
-        "libraries": (lambda: libraries(environment, commands), soon),
+        "libraries": (lambda: nccl_libraries.libraries(environment, root, home, commands), soon),
         "files": (lambda: files(environment, root, home), soon),
         "gathered files": (lambda: gather.read_files(questions, place, until), until),
     }  # type: Dict[str, Tuple[Callable[[], Json], float]]
@@ -372,64 +355,6 @@ def network(sys_: str, commands: Commands) -> Json:
     }
 
 
-def libraries(environment: Mapping[str, str], commands: Commands) -> Json:
-    """Every libnccl this node has where a job would look, and what the torch of this Python would load.
-
-    Nothing is loaded or imported: versions are read out of the files' bytes, names and package records.
-    """
-    absent = []  # type: List[Json]
-    found = []  # type: List[Json]
-    seen = set()
-
-    def add(path: str, found_in: str) -> Optional[Json]:
-        real = os.path.realpath(path)
-        if not os.path.isfile(real):
-            return None
-        if real in seen:
-            return next(entry for entry in found if entry["real"] == real)
-        seen.add(real)
-        entry = {
-            "path": clean(path),
-            "real": clean(real),
-            "found_in": found_in,
-            "version": _version_in_file(real) or _version_in_name(real),
-        }  # type: Json
-        found.append(entry)
-        return entry
-
-    torch = _torch(absent)
-    torch_nccl = None  # type: Optional[str]
-    for path in torch.pop("bundled", []) if torch else []:
-        entry = add(path, "torch")
-        torch_nccl = torch_nccl or (entry["version"] if entry else None)
-    for folder in _site_folders():
-        for path in _libraries_in(os.path.join(folder, "nvidia/nccl/lib")):
-            entry = add(path, "pip")
-            if entry and entry["version"] is None:
-                entry["version"] = _package_version(folder)
-            if entry and torch and torch.get("cuda") and torch.get("site") == folder:
-                torch_nccl = torch_nccl or entry["version"]
-    for folder in filter(None, environment.get("LD_LIBRARY_PATH", "").split(":")):
-        for path in _libraries_in(folder):
-            add(path, "LD_LIBRARY_PATH")
-    cache = commands.run(("ldconfig", "-p"))
-    for path in re.findall(r"=> (\S*/libnccl\.so\S*)", cache["stdout"]):
-        add(path, "system")
-    for pattern in _LIBRARY_FOLDERS:
-        for folder in sorted(glob.glob(pattern)):
-            for path in _libraries_in(folder):
-                add(path, "system")
-    if torch and torch.get("cuda") and torch_nccl is None:
-        torch_nccl = _nccl_linked_by(torch, found, absent)
-    return {
-        "found": found[:LIST_LIMIT],
-        "torch": torch.get("version") if torch else None,
-        "torch_cuda": torch.get("cuda") if torch else None,
-        "torch_nccl": torch_nccl,
-        "absent": absent,
-    }
-
-
 def files(environment: Mapping[str, str], root: str, home: Optional[str]) -> Json:
     """The files that NCCL reads, in its order, and the fragments of topo-tune's drop-in directory."""
     paths = nccl_conf.files_in_order(environment, root, home)
@@ -470,88 +395,6 @@ def _conf_file(path: str, role: str) -> Json:
     elif b"\0" in data:
         entry["problem"] = "holds zero bytes"
     return entry
-
-
-def _torch(absent: List[Json]) -> Optional[Json]:
-    """Versions and own libraries of the torch that this Python would import; it is not imported."""
-    try:
-        spec = importlib.util.find_spec("torch")
-    except (ImportError, ValueError, AttributeError) as error:
-        absent.append(absence("torch", clean(str(error))))
-        return None
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    if not folders:
-        absent.append(absence("torch", "this Python cannot import torch"))
-        return None
-    folder = folders[0]
-    text = _text(os.path.join(folder, "version.py"), absent, "torch version", limit=16 << 10) or ""
-    version = re.search(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", text, re.M)
-    cuda = re.search(r"^cuda\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", text, re.M)
-    return {
-        "version": version.group(1) if version else "unknown",
-        "cuda": cuda.group(1) if cuda else None,
-        "folder": folder,
-        "site": os.path.dirname(folder),
-        "bundled": _libraries_in(os.path.join(folder, "lib")),
-    }
-
-
-def _nccl_linked_by(torch: Json, found: List[Json], absent: List[Json]) -> Optional[str]:
-    """The NCCL inside libtorch_cuda.so, or the one on the library path that it would load."""
-    path = os.path.join(torch["folder"], "lib", "libtorch_cuda.so")
-    static = _version_in_file(path)
-    if static:
-        return static
-    for found_in in ("LD_LIBRARY_PATH", "system"):
-        for entry in found:
-            if entry["found_in"] == found_in and entry["version"]:
-                return str(entry["version"])
-    absent.append(absence("NCCL of torch", "torch has CUDA, and no libnccl is where it would look"))
-    return None
-
-
-def _site_folders() -> List[str]:
-    return [
-        folder
-        for folder in dict.fromkeys(os.path.abspath(p or ".") for p in sys.path)
-        if os.path.isdir(folder)
-    ]
-
-
-def _package_version(site: str) -> Optional[str]:
-    for folder in sorted(
-        glob.glob(os.path.join(glob.escape(site), "nvidia_nccl_cu*-*.dist-info")), reverse=True
-    ):
-        match = re.search(r"-([0-9][0-9.]*)\.dist-info$", folder)
-        if match:
-            return match.group(1)
-    return None
-
-
-def _libraries_in(folder: str) -> List[str]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    return [
-        os.path.join(folder, name) for name in sorted(names) if re.match(r"libnccl\.so(\.[0-9.]+)?$", name)
-    ]
-
-
-def _version_in_file(path: str) -> Optional[str]:
-    """The version in a library's own bytes, kept there for `strings` (NCCL's src/init.cc: VERSION_STRING)."""
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            match = re.search(rb"NCCL version (\d+\.\d+\.\d+)[0-9A-Za-z.~-]*\+cuda\d", data)
-            return match.group(1).decode("ascii") if match else None
-    except (OSError, ValueError):
-        # mmap refuses an empty file with a ValueError
-        return None
-
-
-def _version_in_name(path: str) -> Optional[str]:
-    match = re.search(r"libnccl\.so\.(\d+\.\d+\.\d+)$", path)
-    return match.group(1) if match else None
 
 
 def _addresses(commands: Commands, absent: List[Json]) -> Dict[str, List[str]]:

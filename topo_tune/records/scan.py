@@ -103,9 +103,14 @@ class NcclPlugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """net, tuner, profiler, env; a library that exports symbols of several kinds appears once for each"""
     path: str
     found_in: str
-    """LD_LIBRARY_PATH, system, a variable that names it, ..."""
+    """NCCL_NET_PLUGIN and the like where such a variable names it; LD_LIBRARY_PATH; system: the loader's cache or
+    folders; usual folder: one that is on no library path by itself"""
     interfaces: tuple[str, ...] = ()
-    """symbols that it exports: `ncclNet_v10`, `ncclTunerPlugin_v4`"""
+    """symbols that it exports, newest first: `ncclNetPlugin_v10`, `ncclTunerPlugin_v4`"""
+    exists: bool = True
+    """False: a variable names it, and no such file was found where NCCL would look; `path` is the name"""
+    names: tuple[str, ...] = ()
+    """NCCL_ names in its read-only data: variables that it reads itself"""
 
 
 class NcclFileSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

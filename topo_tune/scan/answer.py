@@ -11,7 +11,16 @@ import msgspec
 from topo_tune.errors import InputError
 from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.scan import RDMA_DEVICE_FILES, Absent, Cpu, Gpu, NcclFile, NodeScan
-from topo_tune.scan.facts import cpu, nccl_files, nccl_libraries, nics, numa, nvidia_gpus, nvidia_topology
+from topo_tune.scan.facts import (
+    cpu,
+    nccl_files,
+    nccl_libraries,
+    nccl_plugins,
+    nics,
+    numa,
+    nvidia_gpus,
+    nvidia_topology,
+)
 from topo_tune.scan.facts.fact import Fact, Gathered, RawCommand, with_absent
 from topo_tune.scan.facts.words import clipped, numa_index, said
 from topo_tune.scan.questions import FACTS
@@ -91,9 +100,11 @@ class RawNetwork(msgspec.Struct, frozen=True):
 
 
 class RawLibraries(msgspec.Struct, frozen=True):
-    """NCCL libraries, and torch without having imported it."""
+    """NCCL libraries and plugins, and torch without having imported it."""
 
     found: tuple[nccl_libraries.RawLibrary, ...] = ()
+    names: dict[str, tuple[str, ...]] = {}
+    plugins: tuple[nccl_plugins.RawPlugin, ...] = ()
     torch: str | None = None
     torch_cuda: str | None = None
     torch_nccl: str | None = None
@@ -137,7 +148,8 @@ class RawAnswer(msgspec.Struct, frozen=True):
     network: RawNetwork = RawNetwork()
     libraries: RawLibraries = RawLibraries()
     files: RawFiles = RawFiles()
-    gathered: Gathered = Gathered()
+    gathered: Gathered | None = None
+    """None in an answer of a collector that facts could not ask yet"""
     absent: tuple[Absent, ...] = ()
     seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] | None = None
 
@@ -175,7 +187,8 @@ def node_scan_from_raw(node_name: str, raw: Mapping[str, Any], *, file: str | No
         cuda_driver=None if gpus is None else gpus.cuda_driver,
         matrix=matrix,
         nics=nics.parse(answer.network.interfaces, answer.network.rdma),
-        nccl_libraries=nccl_libraries.parse(libraries.found),
+        nccl_libraries=nccl_libraries.parse(libraries.found, libraries.names),
+        plugins=nccl_plugins.parse(libraries.plugins),
         torch=libraries.torch,
         torch_nccl=nccl_libraries.version(libraries.torch_nccl),
         nccl_environment=tuple(pair for pair in answer.environment if pair[0].startswith("NCCL_")),
@@ -183,6 +196,10 @@ def node_scan_from_raw(node_name: str, raw: Mapping[str, Any], *, file: str | No
         absent=(*absent, *(Absent("GPU", problem) for problem in problems)),
         collected_in_seconds=answer.seconds,
     )
+    if answer.gathered is None:
+        return printable(
+            with_absent(scan, "facts of a later topo-tune", "this collector was not asked for them")
+        )
     return printable(with_facts(scan, answer.gathered))
 
 

@@ -13,7 +13,10 @@ from raw_answers import MATRIX, QUERY, command, raw_answer
 
 from topo_tune.errors import InputError
 from topo_tune.records.scan import RDMA_DEVICE_FILES, Absent, NodeScan
-from topo_tune.scan.answer import node_scan_from_raw
+from topo_tune.scan.answer import node_scan_from_raw, with_facts
+from topo_tune.scan.facts.fact import Fact, Gathered
+
+NOT_ASKED = Absent("facts of a later topo-tune", "this collector was not asked for them")
 
 
 def scan(**changes: Any) -> NodeScan:
@@ -34,7 +37,7 @@ def test_an_answer_becomes_the_scan_of_the_node_that_was_asked() -> None:
     assert (node.torch, node.torch_nccl, node.nccl_libraries[0].version) == ("2.11.0", "2.28.9", "2.27.3")
     assert [file.exists for file in node.nccl_files] == [False, True]
     assert "space around the name" in node.nccl_files[1].problems[0]
-    assert node.absent == (Absent("NVML", "no pynvml"),)
+    assert node.absent == (Absent("NVML", "no pynvml"), NOT_ASKED)
 
 
 def test_what_nvml_tells_of_gpus_goes_before_what_nvidia_smi_tells() -> None:
@@ -53,7 +56,7 @@ def test_a_node_without_a_driver_has_no_gpus_and_says_why() -> None:
 
     assert (node.gpus, node.gpu_source, node.matrix, node.driver) == ((), None, None, None)
     assert {absent.what for absent in node.absent} >= {"GPUs", "topology matrix"}
-    assert "exited with status 9: NVIDIA-SMI has failed" in node.absent[-1].reason
+    assert "exited with status 9: NVIDIA-SMI has failed" in node.absent[-2].reason
 
 
 def test_a_matrix_that_cannot_be_read_is_absent_with_the_parsers_reason() -> None:
@@ -80,7 +83,7 @@ def test_rdma_devices_that_the_session_may_not_open_are_said() -> None:
 
 
 def test_hardware_that_is_not_this_machines_own_is_said() -> None:
-    absent = scan(sys="/srv/fake/sys").absent[-1]
+    absent = scan(sys="/srv/fake/sys").absent[-2]
 
     assert (absent.what, absent.reason) == (
         "this machine's own hardware",
@@ -101,6 +104,25 @@ def test_characters_that_drive_a_terminal_do_not_reach_the_record() -> None:
 
     assert node.hostname == "node\N{REPLACEMENT CHARACTER}[2J01"
     assert msgspec.json.encode(node)
+
+
+def test_facts_are_told_where_their_questions_were_asked() -> None:
+    gathered = {"commands": [], "files": [], "environment": []}
+
+    assert NOT_ASKED not in scan(gathered=gathered).absent
+
+
+def test_a_fact_that_cannot_understand_its_answer_is_absent_and_the_next_one_is_told() -> None:
+    def fails(_scan: NodeScan, _gathered: Gathered) -> NodeScan:
+        raise InputError("expected a table")
+
+    def tells(scan: NodeScan, _gathered: Gathered) -> NodeScan:
+        return msgspec.structs.replace(scan, hostname="told")
+
+    node = with_facts(scan(), Gathered(), (Fact("links", fails), Fact("name", tells)))
+
+    assert node.hostname == "told"
+    assert node.absent[-1] == Absent("links", "expected a table")
 
 
 def test_only_nccl_variables_are_taken_from_an_answers_environment() -> None:
