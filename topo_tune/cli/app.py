@@ -64,7 +64,7 @@ def version_lines() -> list[str]:
 
 def _register() -> None:
     # The order here is the order in --help.
-    for name in ("init", "scan", "bench", "recommend", "apply", "rollback", "status"):
+    for name in ("init", "scan", "bench", "recommend", "apply", "rollback", "status", "lint", "explain"):
         importlib.import_module(f"topo_tune.cli.{name}").register(app)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,3 +121,17 @@ def misnomers() -> Mapping[str, Misnomer]:
 def catalogue_version() -> str:
     """The NCCL version whose source the catalogue was read from."""
     return _file().nccl_version_read
+
+
+@functools.cache
+def other_live_names() -> frozenset[str]:
+    """Names that NCCL reads too and that the catalogue does not describe: internals, tests, rarely used."""
+    return frozenset(_file().other_live_names)
+
+
+def misnomer_of(name: str) -> Misnomer | None:
+    """The entry for the name, or for its family: `NCCL_TESTS_*`."""
+    exact = misnomers().get(name)
+    return exact or next(
+        (entry for entry in misnomers().values() if fnmatch.fnmatchcase(name, entry.name)), None
+    )

@@ -11,7 +11,7 @@ import typer
 
 from topo_tune.cli.app import app, run
 
-COMMANDS = ("init", "scan", "bench", "recommend", "apply", "rollback", "status")
+COMMANDS = ("init", "scan", "bench", "recommend", "apply", "rollback", "status", "lint", "explain")
 
 HEAVY = {"torch", "numpy", "scipy", "paramiko", "networkx", "yaml", "ClusterShell", "cryptography", "pynvml"}
 """What takes long to import, and is imported by the one module that owns it when it needs it."""

@@ -1,0 +1,67 @@
+"""How a text of settings is written, told by its content, and by the name where that leaves no choice."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from topo_tune.lint.conf import read_conf
+from topo_tune.lint.env_file import read_env_file
+from topo_tune.lint.message import Format
+from topo_tune.lint.setting import Listing, Target
+from topo_tune.lint.shell import read_args, read_shell
+from topo_tune.lint.yaml_env import read_yaml
+
+_NAMES_OF_CONF = {"nccl.conf", ".nccl.conf"}
+"""What NCCL opens; a file of this name is read as NCCL reads it, whatever is in it."""
+
+_ENV_FILE_NAMES = re.compile(r"(?:.*\.)?env(?:\.list|-file)?")
+_YAML = re.compile(
+    r"(?m)^[ \t]*(?:-[ \t]*\{?[ \t]*[\"']?name[\"']?:[ \t]*[\"']?\w*nccl|[\"']?\w*nccl_\w+[\"']?[ \t]*:"
+    r"|apiVersion:|kind:[ \t]+\w)",
+    re.IGNORECASE,
+)
+_SHEBANG = re.compile(r"\A\N{ZERO WIDTH NO-BREAK SPACE}?#!|(?m:^#SBATCH\b)")
+_EXPORT = re.compile(r"(?m)^[ \t]*(?:export|setenv|declare[ \t]+-\w+)[ \t]+\w*nccl_", re.IGNORECASE)
+_SHELL_CODE = re.compile(
+    r"(?m)^[ \t]*(?:mpirun|mpiexec|srun|torchrun|docker|python3?|if|for|source|set)[ \t]"
+)
+_ARGUMENT = re.compile(
+    r"(?m)^[ \t]*(?:-[ \t]+)?(?:[\[{]?[\"']\w*nccl_\w+=|-x[ \t]+\w|-x\w*nccl_|-e[ \t]+\w|--env[ =]"
+    r"|-[ \t]+\w*nccl_\w+=)",
+    re.IGNORECASE,
+)
+_BARE = re.compile(r"(?m)^\w*nccl_\w+[ \t]*=", re.IGNORECASE)
+
+
+def recognise(text: str, path: str = "-") -> Format:
+    """The format of a text; nccl.conf where nothing speaks for another."""
+    name = PurePath(path).name
+    if name in _NAMES_OF_CONF or path.startswith("/etc/nccl/conf.d/"):
+        return Format.CONF
+    if _SHEBANG.search(text):
+        return Format.SHELL
+    if _YAML.search(text):
+        return Format.YAML
+    bare = len(_BARE.findall(text))
+    exported = len(_EXPORT.findall(text))
+    arguments = len(_ARGUMENT.findall(text))
+    if exported and exported >= max(bare, arguments):
+        return Format.SHELL
+    if arguments > bare:
+        return Format.SHELL if _SHELL_CODE.search(text) else Format.ARGS
+    if not bare and _SHELL_CODE.search(text):
+        return Format.SHELL
+    return Format.ENV_FILE if _ENV_FILE_NAMES.fullmatch(name) else Format.CONF
+
+
+def read(text: str, format: Format, target: Target) -> Listing:
+    """The settings of a text in this format."""
+    if format is Format.CONF:
+        return read_conf(text, target)
+    return {
+        Format.SHELL: read_shell,
+        Format.ENV_FILE: read_env_file,
+        Format.ARGS: read_args,
+        Format.YAML: read_yaml,
+    }[format](text)
