@@ -15,6 +15,9 @@ from topo_tune.scan.facts.words import without_escapes
 LONGEST_LINE = 16_384
 """Characters of a line that are read. NCCL's own buffer for one line is 1024; a table row is shorter still."""
 
+MOST_LINES = 250_000
+"""Lines that are read of one text: 20 MB of ordinary ones."""
+
 
 class LogLine(NamedTuple):
     """One message of NCCL, or a piece of text that is none."""
@@ -85,8 +88,14 @@ def unlabelled(line: str) -> str:
 
 
 def raw_lines(text: str) -> list[str]:
-    """The lines of a text without escape codes, each cut at `LONGEST_LINE`."""
-    return [line[:LONGEST_LINE] for line in without_escapes(text).split("\n")]
+    """The first `MOST_LINES` lines of a text without escape codes, each cut at `LONGEST_LINE`."""
+    return [line[:LONGEST_LINE] for line in without_escapes(text).split("\n", MOST_LINES)[:MOST_LINES]]
+
+
+def unread(text: str) -> tuple[str, ...]:
+    """What of a text is not read, in words: nothing, unless it is out of all proportion."""
+    lines = text.count("\n") + 1
+    return (f"only the first {MOST_LINES} of {lines} lines were read",) if lines > MOST_LINES else ()
 
 
 def log_lines(text: str) -> list[LogLine]:

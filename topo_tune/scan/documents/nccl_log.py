@@ -16,7 +16,7 @@ from topo_tune.records.nccl_documents import LogNic, LogSetting, LogWarning, Ncc
 from topo_tune.scan.documents.log_causes import Verdict, verdict
 from topo_tune.scan.documents.log_choices import choice_of
 from topo_tune.scan.documents.log_devices import nics_of, old_interface, transport
-from topo_tune.scan.documents.log_lines import LogLine, log_lines
+from topo_tune.scan.documents.log_lines import LogLine, log_lines, unread
 from topo_tune.scan.documents.log_plugins import Plugins
 from topo_tune.scan.facts.fact import SavedKind, matches
 from topo_tune.scan.facts.words import clipped
@@ -416,7 +416,7 @@ _HANDLERS: Final[dict[str, Callable[[_Reading, LogLine], None]]] = {
 
 
 def _document(text: str, file: str) -> tuple[NcclLog, tuple[str, ...]]:
-    return parse(text, file=file), ()
+    return parse(text, file=file), unread(text)
 
 
 KINDS: tuple[SavedKind, ...] = (
