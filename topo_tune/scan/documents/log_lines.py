@@ -69,7 +69,7 @@ _LABEL = re.compile(
     | \[(?:rank|default)\d{1,7}\]:\ ?                       # torch, torchrun
     | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]{0,12}(?:Z|[+-]\d\d:?\d\d)\ ?  # kubectl logs --timestamps
     | \[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d\]\ ?                # NCCL's own time
-    | [A-Za-z][\w.-]{0,63}-\d{1,5}:\ (?!\ )                 # name of a pod or a node: `worker-0: `
+    | [A-Za-z][\w.-]{0,63}-\d{1,5}:\                        # name of a pod or a node: `worker-0: `
     | \[pod/[\w./-]{1,200}\]\ ?                             # kubectl logs --prefix
     )""",
     re.X,

@@ -48,7 +48,7 @@ def _runs(lines: list[LogLine]) -> tuple[MeasuredRun, ...]:
                 runs.append(run.record())
             if len(runs) >= _MOST_RUNS:
                 return tuple(runs)
-            run = Run(test=run.test_of_next)
+            run = Run()
         run.take(line.text)
     if not run.is_empty:
         runs.append(run.record())
@@ -87,8 +87,8 @@ def _failure(text: str) -> str | None:
 
 
 _IS_TABLE = re.compile(
-    r"\bsize +count +(?:\(elements\) +)?type +redop|^\W{0,40}#? ?nThread \d{1,5} nGpus \d|\bAvg bus bandwidth +:"
-    r"|# (?:nccl-tests version|Collective test starting)|Test (?:NCCL|CUDA) failure ",
+    r"\bsize +count +(?:\(elements\) +)?type +redop|\bAvg bus bandwidth +:|Test (?:NCCL|CUDA) failure "
+    r"|^[ \w\[\],<>:.-]{0,60}# ?(?:nThread \d{1,5} nGpus \d|nccl-tests version|Collective test starting)",
     re.M,
 )
 _IS_LAUNCH = re.compile(

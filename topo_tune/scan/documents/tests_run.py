@@ -35,9 +35,8 @@ def version_of_code(code: int) -> str | None:
 class Run:
     """What was read of a run so far."""
 
-    def __init__(self, test: str | None = None) -> None:
-        self.test = test
-        self.test_of_next: str | None = None
+    def __init__(self) -> None:
+        self.test: str | None = None
         self.ranks: list[Rank] = []
         self.columns: tests_row.Layout | None = None
         self.rows: list[MeasuredRow] = []
@@ -210,7 +209,7 @@ class Run:
 
 def _is_command(line: str) -> bool:
     """Whether a shell traced or was given a command that starts a test."""
-    return bool(re.match(r"\s*(?:\+|\$|\S{0,80}[$#>]) ", line[:200]) and _PROGRAM.search(line[:2000]))
+    return bool(re.match(r"\s*(?:\+|\$|\S{1,80}[$#>]) ", line[:200]) and _PROGRAM.search(line[:2000]))
 
 
 def _number(text: str) -> float | None:
