@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from topo_tune.findings import pci_isolation, pci_links, pci_placement
 from topo_tune.findings.rule import Rule
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (*pci_links.RULES, *pci_isolation.RULES, *pci_placement.RULES)
