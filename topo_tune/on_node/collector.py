@@ -101,7 +101,7 @@ def collect(request: Mapping[str, Any], environment: Mapping[str, str]) -> Json:
     commands = Commands(environment, command_seconds, until - _GRACE_SECONDS)
     # What asks little is not waited for as long as what asks a tool a dozen times.
     soon = min(until, started + _soon_seconds(command_seconds))
-    place = gather.Place(root, proc, sys_, home or environment.get("HOME") or "/nonexistent")
+    place = gather.Place(root, proc, sys_, home or environment.get("HOME") or "/nonexistent", environment)
     groups = questions.by_program()
     smi_group = groups.pop("nvidia-smi", [])
     probes = {

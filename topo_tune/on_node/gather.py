@@ -36,6 +36,10 @@ FILE_LIMIT_BYTES = 1 << 20
 TEXTS_LIMIT_BYTES = 4 << 20
 """Of all files' texts together."""
 
+MODES = ("text", "numbered", "link", "exists")
+"""What is told of a file: its text; its text with `12:` in front of each line, so that lines which stay on the node
+leave their numbers behind; where it leads; that it is there."""
+
 # A file of /sys answers in microseconds; a driver in trouble may hold a lock for good.
 _STALL_SECONDS = 2.0
 # A second stall within a pattern is no accident: the files behind it wait for the same lock.
@@ -50,16 +54,28 @@ Keeps = List[Optional[str]]
 
 
 class Place:
-    """Where files live: below a root prefix, with /proc, /sys and `~` at places of their own."""
+    """Where files live: below a root prefix, with /proc, /sys and `~` at places of their own.
 
-    def __init__(self, root: str, proc: str, sys: str, home: str) -> None:
+    A pattern that begins with `$`, such as `$NCCL_TOPO_FILE`, is the file that this variable names.
+    """
+
+    def __init__(self, root: str, proc: str, sys: str, home: str, environment: Mapping[str, str]) -> None:
+        self._root, self._home, self._environment = root, home, environment
         self._folders = (
             ("/sys/", sys),
             ("/proc/", proc),
             ("~/", nccl_conf.under(root, home)),
             ("/", nccl_conf.under(root, "/")),
+            ("$", nccl_conf.under(root, "/")),
         )
-        self._told = {"~/": home.rstrip("/") + "/"}
+        self._told = {"~/": home.rstrip("/") + "/", "$": "/"}
+
+    def named_by(self, pattern: str) -> List[str]:
+        """The file that a variable names, by NCCL's own rules; none where it is not set, or names no whole path."""
+        named = nccl_conf.resolve(self._environment, self._root, self._home)
+        value = named.get(pattern[1:], ("", ""))[0]
+        # What begins elsewhere is looked for in the working directory of the job.
+        return [nccl_conf.under(self._root, value)] if value.startswith("/") and "\0" not in value else []
 
     def on_machine(self, pattern: str) -> str:
         """The pattern that finds these files on this machine."""
@@ -108,10 +124,14 @@ class Questions:
                 asked.get("mode", "text"),
                 asked.get("limit_bytes", 4096),
             )
-            if not isinstance(pattern, str) or not pattern.startswith(("/", "~/")) or "\0" in pattern:
+            if (
+                not isinstance(pattern, str)
+                or not pattern.startswith(("/", "~/", "$NCCL_"))
+                or "\0" in pattern
+            ):
                 raise ValueError("a file's pattern is no absolute path")
-            if mode not in ("text", "link", "exists"):
-                raise ValueError("`mode` of %s is none of text, link, exists" % pattern)
+            if mode not in MODES:
+                raise ValueError("`mode` of %s is none of %s" % (pattern, ", ".join(MODES)))
             if not isinstance(limit, int) or limit < 0:
                 raise ValueError("`limit_bytes` of %s is no number of bytes" % pattern)
             keeps, largest = self.files.get((pattern, mode), ([], 0))
@@ -237,7 +257,7 @@ class _Reading:
                 continue
             seen = set(self._paths) if (pattern, mode) == self._question else set()
             yield ["at", pattern, mode, None]
-            kept, problem = _chooser(keeps)
+            kept, problem = _chooser(keeps, is_numbered=mode == "numbered")
             paths, answers = _found(self._place, pattern)
             if problem is not None:
                 answers.append({"pattern": pattern, "path": pattern, "problem": problem})
@@ -308,6 +328,8 @@ class _Reading:
 
 def _found(place: Place, pattern: str) -> Tuple[List[str], List[Json]]:
     """The paths on this machine, and what kept them from being listed."""
+    if pattern.startswith("$"):
+        return place.named_by(pattern), []
     here = place.on_machine(pattern)
     if not glob.has_magic(pattern):
         # Read in any case: a folder that may not be searched must not look like a file that is not there.
@@ -337,8 +359,8 @@ def _told(place: Place, pattern: str, path: str, mode: str, kept: Callable[[str]
             os.stat(path)
             return {"text": ""}
         return _text(path, kept, limit)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
+    except (FileNotFoundError, NotADirectoryError) as error:
+        return {"problem": str(error.strerror)} if pattern.startswith("$") else {}
     except OSError as error:
         if error.errno in _EMPTY and kept is not _whole:
             return {}
@@ -370,7 +392,7 @@ def _whole(text: str) -> str:
     return text
 
 
-def _chooser(keeps: Keeps) -> Tuple[Optional[Callable[[str], str]], Optional[str]]:
+def _chooser(keeps: Keeps, is_numbered: bool = False) -> Tuple[Optional[Callable[[str], str]], Optional[str]]:
     """What chooses the lines that any of the questions asks for, and what is wrong with one of them.
 
     None where nothing may leave the node, because no question can be understood.
@@ -382,14 +404,17 @@ def _chooser(keeps: Keeps) -> Tuple[Optional[Callable[[str], str]], Optional[str
             patterns.append(re.compile(keep or ""))
         except (re.error, OverflowError, RecursionError) as error:
             problem = "`keep` is no regular expression: %s" % clean(str(error))
-    if None in keeps:
+    if None in keeps and not is_numbered:
         return _whole, problem
     if not patterns:
         return None, problem
 
     def chosen(text: str) -> str:
-        lines = text.split("\n")
-        found = [line for line in lines if any(pattern.search(line) for pattern in patterns)]
+        found = [
+            "%d:%s" % (number, line) if is_numbered else line
+            for number, line in enumerate(text.split("\n"), 1)
+            if any(pattern.search(line) for pattern in patterns)
+        ]
         return "\n".join(found) + "\n" if any(found) else ""
 
     return chosen, problem

@@ -20,6 +20,8 @@ class Layer(enum.Enum):
     SYSTEMD = "systemd unit"
     SLURMD = "slurmd unit"
     """inherited by jobs unless sbatch exports another environment"""
+    TASK_PROLOG = "Slurm prolog"
+    """what a task prolog prints as `export NAME=VALUE` is in every task's environment"""
     CONTAINER_IMAGE = "container image"
     PLUGIN = "plugin"
     """set by a plugin after it was loaded"""
@@ -49,3 +51,5 @@ class SettingOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     line: int | None = None
     reason: str | None = None
     """why it is hidden, never read, or not certain"""
+    file_exists: bool | None = None
+    """of a winning value that is the whole path of a file: whether the file is there; None where nobody looked"""

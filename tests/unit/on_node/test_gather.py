@@ -22,8 +22,8 @@ def read(place: Place, *files: dict[str, Any], seconds: float = 20.0) -> dict[st
     return gather.read_files(questions(files=list(files)), place, time.monotonic() + seconds)
 
 
-def at(root: Path, home: str = "/root") -> Place:
-    return Place(str(root), "/proc", f"{root}/sys", home)
+def at(root: Path, home: str = "/root", **environment: str) -> Place:
+    return Place(str(root), "/proc", f"{root}/sys", home, environment)
 
 
 def write(path: Path, text: str) -> None:
@@ -100,6 +100,29 @@ def test_two_facts_that_ask_the_same_file_get_the_lines_of_both_once(tmp_path: P
     found = read(at(tmp_path), {"pattern": "/a", "keep": "one"}, {"pattern": "/a", "keep": "three"})
 
     assert [file["text"] for file in found["files"]] == ["one\nthree\n"]
+
+
+def test_lines_that_stay_on_the_node_leave_their_numbers_behind(tmp_path: Path) -> None:
+    write(tmp_path / "etc/profile", "TOKEN=hunter2\nexport NCCL_DEBUG=INFO\n")
+
+    (found,) = read(at(tmp_path), {"pattern": "/etc/profile", "keep": "NCCL_", "mode": "numbered"})["files"]
+
+    assert found["text"] == "2:export NCCL_DEBUG=INFO\n"
+
+
+def test_the_file_that_a_variable_names_is_told_or_said_to_be_missing(tmp_path: Path) -> None:
+    write(tmp_path / "opt/topo.xml", "<system/>")
+    write(tmp_path / "etc/nccl.conf", "NCCL_GRAPH_FILE=/opt/graph.xml\nNCCL_TUNER_CONFIG_FILE=here.csv\n")
+    names = ("$NCCL_TOPO_FILE", "$NCCL_GRAPH_FILE", "$NCCL_TUNER_CONFIG_FILE", "$NCCL_DEBUG_FILE")
+
+    found = read(
+        at(tmp_path, NCCL_TOPO_FILE="/opt/topo.xml"), *({"pattern": n, "mode": "exists"} for n in names)
+    )["files"]
+
+    assert found == [
+        {"pattern": "$NCCL_TOPO_FILE", "path": "/opt/topo.xml", "text": ""},
+        {"pattern": "$NCCL_GRAPH_FILE", "path": "/opt/graph.xml", "problem": "No such file or directory"},
+    ]
 
 
 def test_zero_bytes_end_lines_so_that_an_environment_is_chosen_from_by_variable(tmp_path: Path) -> None:
@@ -258,7 +281,7 @@ def test_variables_are_told_by_whole_name_or_beginning() -> None:
         ({"commands": [{"argv": ["a", 1]}]}, "`argv` is no list of texts"),
         ({"commands": [{"argv": ["a"], "keep": 1}]}, "`keep` is no text"),
         ({"files": [{"pattern": "etc/passwd"}]}, "no absolute path"),
-        ({"files": [{"pattern": "/a", "mode": "write"}]}, "`mode` of /a is none of text, link, exists"),
+        ({"files": [{"pattern": "/a", "mode": "write"}]}, "`mode` of /a is none of text, numbered, link"),
         ({"files": [{"pattern": "/a", "limit_bytes": -1}]}, "`limit_bytes` of /a is no number of bytes"),
         ({"environment": [1]}, "`environment` is no list of texts"),
     ],

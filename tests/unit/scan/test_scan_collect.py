@@ -24,6 +24,7 @@ from topo_tune.records.inventory import (
     Rack,
     SshOptions,
 )
+from topo_tune.records.provenance import Reach
 from topo_tune.scan.collect import OnEachNode, collect, collector_request, scan_cluster
 
 Result = TypeVar("Result")
@@ -121,6 +122,19 @@ def test_this_machine_can_be_scanned_for_real(tmp_path: Path) -> None:
     assert [(file.path, file.settings[0].value) for file in found.nccl_files if file.exists] == [
         (f"{tmp_path}/etc/nccl.conf", "Ring")
     ]
+
+
+def test_a_scan_says_where_variables_are_set_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "etc/profile.d").mkdir(parents=True)
+    (tmp_path / "etc/profile.d/nccl.sh").write_text("TOKEN=hunter2\nexport NCCL_PROTO=LL\n")
+    (tmp_path / "etc/nccl.conf").write_text("NCCL_TOPO_FILE=/opt/topo.xml\n")
+
+    found = collect(LocalConnection(node("here", str(tmp_path))), deadline_seconds=60.0).settings
+
+    told = {origin.name: (origin.path, origin.line, origin.reach, origin.file_exists) for origin in found}
+    assert told["NCCL_PROTO"] == ("/etc/profile.d/nccl.sh", 2, Reach.DEPENDS, None)
+    assert told["NCCL_TOPO_FILE"] == (f"{tmp_path}/etc/nccl.conf", 1, Reach.WINS, False)
+    assert "hunter2" not in str(found)
 
 
 def test_a_python_that_does_not_start_in_time_is_an_error_of_the_node() -> None:
