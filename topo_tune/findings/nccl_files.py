@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from topo_tune.findings import files_of_another_machine, topology_files, tuner_tables
 from topo_tune.findings.rule import Rule
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    *files_of_another_machine.RULES,
+    *topology_files.RULES,
+    *tuner_tables.RULES,
+)
