@@ -114,6 +114,9 @@ def resolve(
         if name.startswith("NCCL_"):
             found[name] = (value, "environment")
     for path in files_in_order(environment, root, home):
+        # A pipe in place of a file would hold up whoever opens it.
+        if os.path.exists(path) and not os.path.isfile(path):
+            continue
         try:
             with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
                 text = file.read()
