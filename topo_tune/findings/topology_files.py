@@ -91,6 +91,22 @@ def _too_many_nvlinks(scan: Scan) -> Iterator[Sighting]:
             )
 
 
+def _uneven_nvlinks(scan: Scan) -> Iterator[Sighting]:
+    for document, body in of_kind(scan, TopologyFile):
+        # Where NVSwitches join all GPUs each has the same; bridges between pairs may leave a GPU out.
+        counts = {
+            gpu.pci_bus_id: sum(link.count for link in gpu.links if link.is_switch) for gpu in body.gpus
+        }
+        most = max(counts.values(), default=0)
+        fewer = [f"{address} has {count}" for address, count in counts.items() if count < most]
+        if fewer and len(fewer) * 2 < len(counts):
+            yield Sighting(
+                "in NCCL's topology some GPUs have fewer NVLinks to the switches than the others",
+                document.node,
+                (f"{document.file}: {listed(fewer)}, the others {most}",),
+            )
+
+
 def _narrow_gpu_paths(scan: Scan) -> Iterator[Sighting]:
     for document, body in of_kind(scan, TopologyFile):
         narrow = [gpu for gpu in body.gpus if _is_narrowed(gpu)]
@@ -193,6 +209,21 @@ RULES: tuple[Rule, ...] = (
         ),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
         look=_gdr_off,
+    ),
+    Rule(
+        id="topology-nvlinks-uneven",
+        title="a GPU has fewer NVLinks than the others",
+        severity=Severity.WARNING,
+        why="NCCL plans every channel for the GPU with the fewest links; one without any keeps NVLS and NVLink out of"
+        " the whole communicator.",
+        fix=(
+            "look at the GPU's links: `nvidia-smi nvlink -s -i INDEX`, `nvidia-smi nvlink -e -i INDEX` and"
+            " `dmesg | grep -i nvlink`",
+            "reset it with the others idle (`nvidia-smi --gpu-reset`), or restart the node and its fabric manager;"
+            " take the node out where links stay down",
+        ),
+        source="https://github.com/NVIDIA/nccl/issues/1182",
+        look=_uneven_nvlinks,
     ),
     Rule(
         id="topology-gpu-path-narrow",

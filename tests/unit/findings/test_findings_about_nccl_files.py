@@ -107,6 +107,11 @@ def without(scan_node: NodeScan, count: int) -> NodeScan:
     return msgspec.structs.replace(scan_node, gpus=scan_node.gpus[:-count])
 
 
+LOST_LINKS = (
+    """<gpu dev="3" sm="90" rank="3" gdr="1">
+            <nvlink target="0000:1b:00.0" count="5" tclass="0x068000"/>""",
+    """<gpu dev="3" sm="90" rank="3" gdr="1">""",
+)
 TABBED = ("\n    <pci", "\n\t<pci")
 AMD_ON_NVIDIA = saved(topology("rccl-mi300x-8gpu-8nic.xml"), nodes=(node_scan(NODE, gpus=(gpu(),)),))
 AMD_ALONE = saved(topology("rccl-mi300x-8gpu-8nic.xml"))
@@ -120,6 +125,7 @@ FIRES: dict[str, Scan] = {
     "graph-off-nvlink": saved(graph(GRAPH_NC48), topology(NC48)),
     "topology-virtual-nets": saved(topology("4090-calico-netdevs.xml")),
     "topology-gdr-off": saved(topology(HPE, replace=('gdr="1" coll', 'gdr="0" coll'))),
+    "topology-nvlinks-uneven": saved(topology(OCI, replace=LOST_LINKS)),
     "topology-gpu-path-narrow": saved(topology(OCI)),
     "topology-link-speed-unknown": saved(topology(HPE, replace=("16.0 GT/s PCIe", "16.0 GT/s"))),
     "topology-numa-unknown": saved(topology(HPE, replace=('numaid="1"', 'numaid="-1"'))),
@@ -153,6 +159,17 @@ QUIET: dict[str, Scan] = {
     "topology-virtual-nets": saved(topology("rccl-mi200-bond0.xml"), topology("azure-ncv4-a100-pcie.xml")),
     # GeForce cards cannot do it; sockets never do.
     "topology-gdr-off": saved(topology("3090-pcie-8gpu-1ib.xml"), topology("azure-ncv4-a100-pcie.xml")),
+    # Bridges between pairs, and AMD's meshes, need not give every GPU the same.
+    "topology-nvlinks-uneven": saved(
+        topology(
+            NC48,
+            replace=(
+                'count="12" tclass="0x030200"/>\n      </gpu>\n    </pci>\n  </cpu>',
+                'count="4"/></gpu></pci></cpu>',
+            ),
+        ),
+        topology("rccl-mi250x-16gcd.xml"),
+    ),
     # AMD's inner links, and machines whose links are all the same.
     "topology-gpu-path-narrow": saved(topology("rccl-mi250x-16gcd.xml"), topology(HPE)),
     "topology-link-speed-unknown": saved(topology("aws-p5-h100-2023.xml"), topology(NC48)),
@@ -280,6 +297,12 @@ def test_graphs_that_name_ranks_are_not_compared_by_device() -> None:
     ranked = graph(GRAPH_NCV4, replace=('<gpu dev="3"/>', '<gpu dev="3" rank="3"/>'))
 
     assert found("graph-other-gpus", saved(ranked, topology(NC48))) == ()
+
+
+def test_the_gpu_that_lost_links_is_named() -> None:
+    (finding,) = found("topology-nvlinks-uneven", FIRES["topology-nvlinks-uneven"])
+
+    assert finding.evidence == (f"{OCI}: 0000:5b:00.0 has 13, the others 18",)
 
 
 def test_virtual_interfaces_are_shown_with_the_real_one() -> None:

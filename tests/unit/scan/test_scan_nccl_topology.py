@@ -569,6 +569,78 @@ def test_hosts_of_one_nvlink_domain_are_kept_apart() -> None:
     assert body.paths.link("GPU0", "mlx5_0#2") == "NET"
 
 
+def system(*pci: str) -> TopologyFile:
+    body, problems = parse(f'<system version="1"><cpu numaid="0" affinity="ff">{"".join(pci)}</cpu></system>')
+    assert problems == ()
+    return body
+
+
+def switched(address: str, dev: int, *targets: str) -> str:
+    links = "".join(f'<nvlink target="{target}" count="4" tclass="0x068000"/>' for target in targets)
+    return (
+        f'<pci busid="{address}" class="0x030200" vendor="0x10de"><gpu dev="{dev}" sm="90" rank="{dev}" gdr="1">'
+        f"{links}</gpu></pci>"
+    )
+
+
+def test_gpus_that_see_different_switches_are_joined_all_the_same() -> None:
+    known = switched("0000:11:00.0", 0, "0000:05:00.0", "0000:06:00.0")
+    unseen = switched("0000:12:00.0", 1, "fffffff:ffff:ff")
+    body = system(known, unseen)
+
+    assert body.paths is not None
+    assert body.paths.link("GPU0", "GPU1") == "NV4"
+    assert body.nvswitches == 3
+
+
+def test_two_halves_of_one_device_are_two_gpus_by_their_order() -> None:
+    half = (
+        '<gpu dev="0" sm="107" mlopart="{0}" rank="{0}" gdr="1"><nvlink target="fffffff:ff:ff.0" count="36"'
+        + (' tclass="0x068000"/><c2c bw="56376" count="7"/></gpu>')
+    )
+    body = system(
+        '<pci busid="0002:81:00.0" class="0x030200" link_speed="64.0 GT/s PCIe" link_width="2">'
+        f"{half.format(0)}{half.format(1)}</pci>"
+    )
+
+    assert body.paths is not None
+    assert body.paths.gpus == ("GPU0", "GPU1")
+    assert body.paths.link("GPU0", "GPU1") == "NV36"
+    assert body.unknown_speeds == ()
+
+
+def test_nets_without_numbers_and_a_cpu_without_numa_are_read() -> None:
+    body, problems = parse(
+        '<system version="1"><cpu arch="arm64">'
+        '<pci busid="0000:01:00.0" link_speed="32.0 GT/s PCIe" link_width="4">'
+        '<nic><net name="rocep1s0f0" speed="200000" gdr="0" net="1" gin="1"/></nic></pci>'
+        '<pci busid="000f:01:00.0" link_speed="2.5 GT/s PCIe" link_width="16">'
+        '<gpu dev="0" sm="121" rank="0" gdr="0"><c2c bw="43125" count="8"/></gpu></pci></cpu></system>'
+    )
+
+    assert problems == ()
+    assert (body.vendor, body.cpus[0].architecture, body.cpus[0].numa_id) == ("nvidia", "arm64", None)
+    assert [(net.name, net.dev, net.gdr) for net in body.nets] == [("rocep1s0f0", None, False)]
+    assert (body.slowest_gpu_link_gt_per_s, body.slowest_gpu_link_width) == (2.5, 16)
+
+
+def test_gpus_of_a_hybrid_mesh_have_links_to_some_of_the_others() -> None:
+    gpu = '<pci busid="{0}" class="0x030200"><gpu dev="{1}" sm="70" rank="{1}" gdr="0">{2}</gpu></pci>'
+    link = '<nvlink target="{}" count="{}" tclass="0x030200"/>'
+    body = system(
+        gpu.format("0000:1a:00.0", 0, link.format("0000:1b:00.0", 1) + link.format("0000:3d:00.0", 2)),
+        gpu.format("0000:1b:00.0", 1, link.format("0000:1a:00.0", 1)),
+        gpu.format("0000:3d:00.0", 2, link.format("0000:1a:00.0", 2)),
+    )
+
+    assert body.paths is not None
+    assert [body.paths.link(*pair) for pair in (("GPU0", "GPU1"), ("GPU0", "GPU2"), ("GPU1", "GPU2"))] == [
+        "NV1",
+        "NV2",
+        "PHB",
+    ]
+
+
 def test_ports_that_nccl_made_one_device_of_are_not_virtual() -> None:
     merged = '<nic><net name="mlx5_0+mlx5_1" dev="2" speed="800000" port="1" gdr="1"/></nic></cpu>'
     body, _ = parse(TWO_GPUS.replace("</cpu>", merged, 1))

@@ -132,6 +132,14 @@ def test_column_names_are_no_rule_of_ours_and_one_of_the_plugins() -> None:
     assert problems == ("line 1: column names, which the plugin takes for a rule about 0 bytes",)
 
 
+def test_a_table_without_nodes_and_ranks_is_recognised_and_refused_with_the_reason() -> None:
+    text = "# collective,minBytes,maxBytes,algorithm,protocol,channels\nallreduce,0,98304,tree,ll,-1\n"
+
+    assert recognise(text)
+    with pytest.raises(InputError, match="line 2: 6 fields, and the plugin skips what has fewer than 8"):
+        parse(text)
+
+
 def test_a_line_that_the_plugin_cuts_is_told() -> None:
     _, problems = parse(RULE + " " * 300)
 

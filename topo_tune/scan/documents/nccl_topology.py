@@ -203,7 +203,7 @@ def _gpu_device(devices: Devices, pci: Element, gpu: XmlGpu) -> Device:
         places=(devices.places[pci],),
         address=devices.identity(pci, gpu.pci_bus_id),
         peer_links=peers,
-        switch_links={link.target: link.count for link in gpu.links if link.is_switch},
+        switch_links=sum(link.count for link in gpu.links if link.is_switch),
         link_word="XGMI" if gpu.architecture else "NV",
     )
 
@@ -230,7 +230,7 @@ def _vendor(root: Element) -> str:
     vendors = {pci_elements.vendor(element) for element in elements if element.name == "pci"}
     if "1002" in vendors or any(element.name == "xgmi" or element.get("gcn") for element in elements):
         return "amd"
-    if "10de" in vendors or any(element.name == "nvlink" for element in elements):
+    if "10de" in vendors or any(element.name in {"nvlink", "c2c"} for element in elements):
         return "nvidia"
     return "unknown"
 

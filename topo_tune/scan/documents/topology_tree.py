@@ -42,8 +42,8 @@ class Device(msgspec.Struct, frozen=True):
     """of a GPU, as its peers name it"""
     peer_links: Mapping[str, int] = msgspec.field(default_factory=dict)
     """of a GPU: number of links by the address of the GPU they lead to"""
-    switch_links: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """of a GPU: number of links by the address of the switch they lead to"""
+    switch_links: int = 0
+    """of a GPU: number of links to switches"""
     link_word: str = "NV"
 
 
@@ -80,12 +80,13 @@ def _word(one: Device, other: Device) -> str:
 
 
 def _links(one: Device, other: Device) -> int:
-    """Links between two GPUs: direct ones, or those that both have to the same switches."""
+    """Links between two GPUs: direct ones, or those that both have to switches.
+
+    As NCCL does, all switches count as one: those of a DGX-2's two boards are joined by links of their own, and in a
+    virtual machine the same switch may be seen by one GPU and be unknown to another.
+    """
     direct = max(one.peer_links.get(other.address or "", 0), other.peer_links.get(one.address or "", 0))
-    if direct:
-        return direct
-    shared = one.switch_links.keys() & other.switch_links.keys()
-    return min(sum(gpu.switch_links[target] for target in shared) for gpu in (one, other))
+    return direct or min(one.switch_links, other.switch_links)
 
 
 def _joined(one: Place, other: Place) -> str:

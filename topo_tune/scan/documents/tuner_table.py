@@ -21,15 +21,17 @@ _LINE_LENGTH = 255
 _LINES_LIMIT = 50_000
 _RULES_LIMIT = 5_000
 _PROBLEMS_LIMIT = 40
+_LOOKED_AT = 4096
 _HINT = "a rule is `allreduce,0,65536,tree,ll,4,2,16`: collective, least and most bytes, " + (
     "algorithm, protocol, channels, nodes, ranks"
 )
 _NUMBER = re.compile(r"\s*([+-]?[0-9]{1,19})")
 
+# Up to the channels: tables without nodes and ranks are in use, and the plugin skips all of their lines.
 recognise = matches(
     r"^[ \t]{0,8}(?i:all_?reduce|broadcast|all_?gather|reduce_?scatter|reduce)"
-    r"(?:[ \t]{0,8},[ \t]{0,8}-?[0-9]{1,20}){2}(?:[ \t]{0,8},[ \t]{0,8}(?i:[a-z][a-z0-9_]{0,30})){2}"
-    r"(?:[ \t]{0,8},[ \t]{0,8}-?[0-9]{1,9}){3}"
+    r"(?:[ \t]{0,8},[ \t]{0,8}-?[0-9]{1,20}){2}(?:[ \t]{0,8},[ \t]{0,8}(?:-1|(?i:[a-z][a-z0-9_]{0,30}))){2}"
+    r"[ \t]{0,8},[ \t]{0,8}-?[0-9]{1,9}[ \t\r]{0,8}(?:,|$)"
 )
 
 
@@ -47,7 +49,8 @@ def parse(text: str, *, file: str | None = None) -> tuple[TunerTable, tuple[str,
             break
     if not reading.rules:
         first = next((line for line in lines[:200] if line.strip() and not line.startswith("#")), "nothing")
-        raise InputError(f"no tuner rule: found `{clipped(first)}`", file=file, hint=_HINT)
+        found = reading.problems[0] if recognise(text[:_LOOKED_AT]) else f"found `{clipped(first)}`"
+        raise InputError(f"no tuner rule: {found}", file=file, hint=_HINT)
     return TunerTable(tuple(reading.rules)), tuple(reading.told())
 
 
