@@ -190,9 +190,7 @@ def _read_request(data: bytes) -> Json:
 
 def nccl_variables(environment: Mapping[str, str]) -> List[List[str]]:
     """The NCCL_ variables, sorted; nothing else of the environment ever leaves the node."""
-    return [
-        [clean(name), clean(environment[name])] for name in sorted(environment) if name.startswith("NCCL_")
-    ]
+    return gather.variables(["NCCL_*"], environment)
 
 
 # --- the probes ---------------------------------------------------------------------------------------------
@@ -389,7 +387,7 @@ def _conf_file(path: str, role: str) -> Json:
     if len(data) > HASHED_LIMIT_BYTES:
         return {**entry, "problem": "is larger than %d bytes and was not read" % HASHED_LIMIT_BYTES}
     entry["sha256"] = hashlib.sha256(data).hexdigest()
-    entry["text"] = data[:TEXT_LIMIT_BYTES].decode("utf-8", "replace")
+    entry["text"] = nccl_conf.without_secrets(data[:TEXT_LIMIT_BYTES].decode("utf-8", "replace"))
     if len(data) > TEXT_LIMIT_BYTES:
         entry["problem"] = "only the first %d of %d bytes were looked at" % (TEXT_LIMIT_BYTES, len(data))
     elif b"\0" in data:

@@ -193,7 +193,7 @@ def variables(names: Sequence[str], environment: Mapping[str, str]) -> List[List
     whole = {name for name in names if not name.endswith("*")}
     beginnings = tuple(name[:-1] for name in names if name.endswith("*"))
     return [
-        [clean(name), clean(environment[name])]
+        [clean(name), clean(nccl_conf.NOT_KEPT if name in nccl_conf.SECRETS else environment[name])]
         for name in sorted(environment)
         if name in whole or (beginnings and name.startswith(beginnings))
     ]
@@ -375,7 +375,8 @@ def _text(path: str, kept: Callable[[str], str], limit: int) -> Json:
             return {"problem": "is not an ordinary file"}
         data = file.read(FILE_LIMIT_BYTES + 1)
     # Zero bytes end the lines of /proc/1/environ.
-    text = kept(data[:FILE_LIMIT_BYTES].replace(b"\0", b"\n").decode("utf-8", "replace"))
+    whole = data[:FILE_LIMIT_BYTES].replace(b"\0", b"\n").decode("utf-8", "replace")
+    text = kept(nccl_conf.without_secrets(whole))
     if kept is not _whole and not text:
         return {}
     if len(data) > FILE_LIMIT_BYTES:

@@ -7,6 +7,7 @@ docs/explanation/how-nccl-reads-settings.md. Runs on nodes and in tests; standar
 from __future__ import annotations
 
 import os
+import re
 from typing import Mapping
 
 SYSTEM_FILE = "/etc/nccl.conf"
@@ -15,6 +16,18 @@ DROP_IN_DIRECTORY = "/etc/nccl/conf.d"
 
 COMMENTS_SINCE = (2, 26, 2)
 """`#` in column 0 is a comment from this version on; older ones set a variable whose name begins with `#`."""
+
+SECRETS = ("NCCL_PSK",)
+"""The key of NCCL's encryption, in versions after 2.30.7: its value is nobody's business and leaves no node."""
+NOT_KEPT = "(not kept)"
+"""Stands in for a value that nobody may see."""
+
+_SECRET = re.compile(r"\b(%s)([=\t ]+)[^\n]+" % "|".join(SECRETS))
+
+
+def without_secrets(text: str) -> str:
+    """The text with the values of secret variables left out, to the end of their lines."""
+    return _SECRET.sub(r"\1\2" + NOT_KEPT, text)
 
 
 def parse(text: str) -> list[tuple[int, str, str]]:

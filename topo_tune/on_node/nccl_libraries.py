@@ -73,7 +73,8 @@ Json = Dict[str, Any]
 def libraries(environment: Mapping[str, str], root: str, home: Optional[str], commands: Commands) -> Json:
     """Every libnccl and every plugin where a job would look, and what the torch of this Python would load.
 
-    A library's `names` is the key of its list in the answer's `names`: the same list travels once.
+    A library's `names` is the key of its list in the answer's `names`: the same list travels once. It holds the
+    NCCL_ names in its constants and the interfaces of plugins that it looks for.
     """
     absent: List[Json] = []
     torch = _torch(absent)
@@ -133,7 +134,7 @@ class _Libraries:
             "real": clean(real),
             "found_in": found_in,
             "version": told["version"] or _version_in_name(real),
-            "names": self._key(told["names"]),
+            "names": self._key(told["names"] + told["accepts"]),
         }
         self._by_file[file] = entry
         self.found.append(entry)
@@ -229,7 +230,7 @@ def _looked_into(path: str) -> Json:
         return shared_libraries.look_into(path)
     except (OSError, ValueError):
         # mmap refuses an empty file with a ValueError
-        return {"version": None, "names": [], "interfaces": []}
+        return {"version": None, "names": [], "accepts": [], "interfaces": []}
 
 
 def _file(path: str) -> Optional[Tuple[int, int]]:

@@ -31,7 +31,11 @@ Span = Tuple[int, int]
 
 
 def look_into(path: str) -> Json:
-    """`version`, `names` (sorted) and `interfaces` (sorted) of a library; raises OSError, ValueError if unreadable."""
+    """What a library says: `version`; `names` of NCCL variables; `interfaces` of plugins that it exports, and those
+    that it `accepts`, whose names it holds to look for them.
+
+    Raises OSError, and ValueError for a file that cannot be mapped.
+    """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         sections = _sections(data)
         whole = (0, min(len(data), UNSECTIONED_LIMIT_BYTES))
@@ -40,6 +44,7 @@ def look_into(path: str) -> Json:
         return {
             "version": version.group(1).decode("ascii") if version else None,
             "names": _all(_NAME, data, constants)[:NAMES_LIMIT],
+            "accepts": _all(_INTERFACE, data, constants)[:SYMBOLS_LIMIT],
             "interfaces": _all(_INTERFACE, data, sections.get(b".dynstr", whole))[:SYMBOLS_LIMIT],
         }
 

@@ -94,6 +94,8 @@ class NcclLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
     """every NCCL_ name that is a string of its read-only data; a name that is not there cannot have an effect.
     Empty where the file was not looked into."""
+    accepts: tuple[str, ...] = ()
+    """plugin interfaces that it looks for, newest first: `ncclNetPlugin_v11`; empty where nobody looked"""
 
 
 class NcclPlugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

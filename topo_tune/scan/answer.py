@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from topo_tune.errors import InputError
+from topo_tune.on_node import nccl_conf
 from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.scan import RDMA_DEVICE_FILES, Absent, Cpu, Gpu, NcclFile, NodeScan
 from topo_tune.scan.facts import (
@@ -219,7 +220,8 @@ def parts_not_read(matrix: TopologyMatrix) -> list[Absent]:
 
 
 def printable(record: Record) -> Record:
-    """The same record without characters that could drive a terminal or that UTF-8 cannot hold."""
+    """The same record without characters that could drive a terminal or that UTF-8 cannot hold, and without the
+    values of secret variables."""
     return msgspec.convert(_printable(msgspec.to_builtins(record)), type(record))
 
 
@@ -227,9 +229,12 @@ def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return "".join(c if c == "\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value)
     if isinstance(value, (list, tuple)):
-        return [_printable(part) for part in value]
+        is_secret = len(value) == 2 and value[0] in nccl_conf.SECRETS
+        return [value[0], nccl_conf.NOT_KEPT] if is_secret else [_printable(part) for part in value]
     if isinstance(value, dict):
-        return {name: _printable(part) for name, part in value.items()}
+        is_secret = value.get("name") in nccl_conf.SECRETS and "value" in value
+        hidden = {"value": nccl_conf.NOT_KEPT} if is_secret else {}
+        return {name: _printable(part) for name, part in value.items()} | hidden
     return value
 
 

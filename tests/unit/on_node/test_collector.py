@@ -255,6 +255,19 @@ def test_the_files_that_nccl_reads_come_in_its_order_below_the_root(tmp_path: Pa
     assert found[1]["sha256"] == hashlib.sha256(b"NCCL_ALGO=Tree\r\n").hexdigest()
 
 
+def test_the_key_of_nccls_encryption_leaves_no_node(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nccl.conf").write_text("NCCL_PSK=hunter2 hunter2\nNCCL_ALGO=Ring\n")
+    (tmp_path / "etc/profile").write_text("export NCCL_PSK=hunter2\n")
+    files = [{"pattern": "/etc/profile", "keep": "NCCL_", "mode": "numbered"}]
+
+    answer = run({"root": str(tmp_path), "home": "/root", "files": files}, NCCL_PSK="hunter2")
+
+    assert answer["environment"] == [["NCCL_PSK", "(not kept)"]]
+    assert answer["files"]["files"][1]["text"] == "NCCL_PSK=(not kept)\nNCCL_ALGO=Ring\n"
+    assert "hunter2" not in json.dumps(answer)
+
+
 def test_the_file_named_in_the_environment_stands_in_for_the_one_at_home(tmp_path: Path) -> None:
     found = run({"root": str(tmp_path)}, NCCL_CONF_FILE="/opt/nccl.conf")["files"]["files"]
 

@@ -33,7 +33,8 @@ def elf(constants: bytes = b"", symbols: bytes = b"", code: bytes = b"") -> byte
 
 
 NCCL = elf(
-    constants=b"NCCL version 2.28.9+cuda13.0\0NCCL_ALGO\0Set NCCL_NET to IB\0see NCCL_IB_HCA\0NCCL_ALGO\0",
+    constants=b"NCCL version 2.28.9+cuda13.0\0NCCL_ALGO\0Set NCCL_NET to IB\0see NCCL_IB_HCA\0NCCL_ALGO\0"
+    b"ncclNetPlugin_v11\0",
     code=b"NCCL_NOT_A_CONSTANT\0NCCL version 1.2.3+cuda9\0",
 )
 OFI = elf(
@@ -48,7 +49,12 @@ def test_version_and_names_come_from_the_read_only_data_alone(tmp_path: Path) ->
     told = shared_libraries.look_into(str(tmp_path / "libnccl.so.2"))
 
     # `NCCL_NET to IB` is a sentence; `NCCL_IB_HCA` ends one, and an end may be a string of its own.
-    assert told == {"version": "2.28.9", "names": ["NCCL_ALGO", "NCCL_IB_HCA"], "interfaces": []}
+    assert told == {
+        "version": "2.28.9",
+        "names": ["NCCL_ALGO", "NCCL_IB_HCA"],
+        "accepts": ["ncclNetPlugin_v11"],
+        "interfaces": [],
+    }
 
 
 def test_interfaces_come_from_the_symbols(tmp_path: Path) -> None:
@@ -70,6 +76,7 @@ def test_a_file_without_sections_is_searched_as_a_whole(tmp_path: Path) -> None:
     assert shared_libraries.look_into(str(tmp_path / "a.so")) == {
         "version": "2.14.3",
         "names": ["NCCL_ALGO"],
+        "accepts": [],
         "interfaces": [],
     }
 
@@ -103,7 +110,7 @@ def test_a_damaged_file_gives_an_answer_or_an_error_that_is_expected(
 
     told = shared_libraries.look_into(str(path))
 
-    assert set(told) == {"version", "names", "interfaces"}
+    assert set(told) == {"version", "names", "accepts", "interfaces"}
 
 
 def test_an_empty_or_missing_file_has_no_version(tmp_path: Path) -> None:

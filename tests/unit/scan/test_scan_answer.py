@@ -129,6 +129,15 @@ def test_only_nccl_variables_are_taken_from_an_answers_environment() -> None:
     assert scan(environment=[["HOME", "/root"], ["NCCL_NET", "IB"]]).nccl_environment == (("NCCL_NET", "IB"),)
 
 
+def test_the_key_of_nccls_encryption_is_in_no_record() -> None:
+    files = {"files": [{"path": "/etc/nccl.conf", "exists": True, "text": "NCCL_PSK=hunter2\n"}]}
+
+    node = scan(environment=[["NCCL_PSK", "hunter2"]], files=files)
+
+    assert node.nccl_environment == (("NCCL_PSK", "(not kept)"),)
+    assert "hunter2" not in str(node)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

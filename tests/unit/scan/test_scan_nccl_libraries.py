@@ -11,10 +11,12 @@ from topo_tune.scan.facts.nccl_libraries import RawLibrary
 
 def test_libraries_that_share_a_list_of_names_each_get_it() -> None:
     raw = tuple(RawLibrary(path, "torch", version="2.28.9", names="k") for path in ("/a", "/b"))
+    told = ("NCCL_ALGO", "NCCL_NET", "ncclNetPlugin_v9", "ncclNetPlugin_v10")
 
-    found = nccl_libraries.parse(raw, {"k": ("NCCL_ALGO", "NCCL_NET")})
+    found = nccl_libraries.parse(raw, {"k": told})
 
     assert [library.names for library in found] == [("NCCL_ALGO", "NCCL_NET")] * 2
+    assert found[0].accepts == ("ncclNetPlugin_v10", "ncclNetPlugin_v9")
 
 
 def test_a_library_that_was_not_looked_into_has_no_names() -> None:

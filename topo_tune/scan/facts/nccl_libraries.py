@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from topo_tune.records.scan import NcclLibrary
+from topo_tune.scan.facts import nccl_plugins
 
 
 class RawLibrary(msgspec.Struct, frozen=True):
@@ -26,11 +27,11 @@ def parse(
 ) -> tuple[NcclLibrary, ...]:
     """The libraries in the order of the collector: torch, pip, LD_LIBRARY_PATH, system.
 
-    names: lists of NCCL_ names by the key that libraries refer to.
+    names: by the key that libraries refer to, lists of NCCL_ names and of plugin interfaces that are looked for.
     """
-    lists = {key: _names(found) for key, found in (names or {}).items()}
+    lists = {key: (_names(found), nccl_plugins.interfaces(found)) for key, found in (names or {}).items()}
     return tuple(
-        NcclLibrary(raw.path, version(raw.version), raw.found_in, lists.get(raw.names or "", ()))
+        NcclLibrary(raw.path, version(raw.version), raw.found_in, *lists.get(raw.names or "", ((), ())))
         for raw in libraries
     )
 

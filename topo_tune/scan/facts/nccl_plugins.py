@@ -34,12 +34,17 @@ def parse(plugins: tuple[RawPlugin, ...]) -> tuple[NcclPlugin, ...]:
             raw.kind,
             raw.path,
             raw.found_in,
-            tuple(sorted((name for name in raw.interfaces if _INTERFACE.fullmatch(name)), key=_newest_first)),
+            interfaces(raw.interfaces),
             raw.exists,
             tuple(name for name in raw.names if name.startswith("NCCL_")),
         )
         for raw in plugins
     )
+
+
+def interfaces(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that are those of interfaces, the newest of each kind first."""
+    return tuple(sorted((name for name in names if _INTERFACE.fullmatch(name)), key=_newest_first))
 
 
 def _newest_first(interface: str) -> tuple[str, int]:
