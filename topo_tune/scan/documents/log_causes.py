@@ -197,7 +197,10 @@ _HARMLESS = tuple(
             r"NUMA auto balancing enabled",
             "RCCL warns of automatic NUMA balancing: `sysctl kernel.numa_balancing=0` makes times steadier",
         ),
-        (r'Missing "?iommu=pt', "RCCL warns that `iommu=pt` is missing from the kernel's command line"),
+        (
+            r'Missing "?(?:amd_)?iommu=',
+            "RCCL warns of an `iommu` option that is missing from the kernel's command line",
+        ),
         (
             r"Could not find a path for pattern \d+, falling back",
             "NCCL found no path for a pattern and took the simple order: the topology that it saw is incomplete",

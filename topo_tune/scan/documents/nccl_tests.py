@@ -88,7 +88,7 @@ def _failure(text: str) -> str | None:
 
 _IS_TABLE = re.compile(
     r"\bsize +count +(?:\(elements\) +)?type +redop|\bAvg bus bandwidth +:|Test (?:NCCL|CUDA) failure "
-    r"|^[ \w\[\],<>:.-]{0,60}# ?(?:nThread \d{1,5} nGpus \d|nccl-tests version|Collective test starting)",
+    r"|^[ \w\[\],<>:.-]{0,60}# ?(?:nThreads?:? \d{1,5} nGpus:? \d|nccl-tests version|Collective test starting)",
     re.M,
 )
 _IS_LAUNCH = re.compile(

@@ -13,7 +13,7 @@ from topo_tune.scan.facts.words import clipped
 _MOST_ROWS = 20_000
 _MOST_RANKS = 65_536
 
-_START = re.compile(r"\s*(?:# ?)?(?:nThread \d{1,5} nGpus|nccl-tests version|Collective test starting)")
+_START = re.compile(r"\s*(?:# ?)?(?:nThreads?:? \d{1,5} nGpus|nccl-tests version|Collective test starting)")
 _PROGRAM = re.compile(r"\b([a-z][a-z_]{1,24}?)_perf(?:_mpi)?\b")
 _OPTION = re.compile(r"(validation|graph|minBytes|maxBytes):? (\d{1,18})")
 _AVERAGE = re.compile(r"Avg bus bandwidth +: +([-+.\deE]{1,40}|nan) ?(OK|FAILED)?")
