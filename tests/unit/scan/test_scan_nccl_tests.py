@@ -122,6 +122,22 @@ def test_rows_that_debug_lines_cut_are_put_together() -> None:
     assert dict(tests.log.choices)["TREE LL"] > 100
 
 
+def test_rows_that_labelled_debug_lines_cut_are_put_together() -> None:
+    debug = "[0] node-1:4978:4978 [0] NCCL INFO 8192 Bytes -> Algo 0 proto 0 time 26.549810"
+    text = "\n".join(
+        (
+            HEADER,
+            f"[0]         8192          2048     float     sum      -1{debug}",
+            debug,
+            f"[0]     35.15    0.23    0.23       0{debug}",
+            "[0]     30.33    0.27    0.27       0",
+            CLOSING,
+        )
+    )
+
+    assert parse(text).runs[0].rows == parse(WHOLE).runs[0].rows
+
+
 PROBLEMS = {
     "smci-b200-alltoall-1rank-zero-busbw.log": ["one rank only", "the smallest size is 4299152 bytes"],
     "5090-2rank-same-gpu-socket.log": ["2 ranks share 1 GPU"],

@@ -74,6 +74,8 @@ _LABEL = re.compile(
     )""",
     re.X,
 )
+_TAIL_LABEL = re.compile(r"\[(?:rank|default)?\d{1,7}(?:,\d{1,7})?\](?:<std(?:out|err)>)?:? ?$")
+"""The label of the message that follows in the same line, left at the end of what it cut off."""
 _MOST_LABELS = 4
 
 
@@ -162,7 +164,7 @@ def _pieces(number: int, line: str, beginnings: list[_Beginning], hosts: set[str
         return _other(number, line)
     cuts = [0 if beginning.is_sure else _glued(beginning.host, hosts) for beginning in beginnings]
     starts = [beginning.start + cut for beginning, cut in zip(beginnings, cuts, strict=True)]
-    pieces = _other(number, line[: starts[0]])
+    pieces = _other(number, _TAIL_LABEL.sub("", line[: starts[0]], count=1))
     for cut, one, end in zip(cuts, beginnings, [*starts[1:], len(line)], strict=True):
         text = line[one.text : max(end, one.text)].rstrip()
         pieces.append(LogLine(number, text, one.level, one.host[cut:], one.process, one.thread, one.place))
