@@ -21,6 +21,23 @@ class Backend(Protocol):
     ) -> Launch:
         """One launch: fresh ranks on `nodes` with `env` added to the launch environment."""
 
+    def measure_together(
+        self,
+        nodes: tuple[Node, ...],
+        settings: tuple[NcclEnv, ...],
+        plan: BenchPlan,
+        *,
+        first_index: int,
+        purpose: str,
+    ) -> tuple[Launch, ...]:
+        """One launch of each setting, in this order, with as few sets of processes as `bench/trials.py` allows.
+
+        Settings that differ only in what NCCL reads for each communicator share their processes: the first launch of
+        each set carries the set-up, all carry its number (`Launch.processes`). A setting that hangs or fails ends its
+        set; those behind it run in a new one. The launches of one set are not independent of each other as fresh
+        launches are: `stats/` treats the set as the unit where it compares across sets.
+        """
+
     def probe(self, nodes: tuple[Node, ...], env: NcclEnv) -> Probe:
         """An untimed launch that tells which NCCL variables each rank really had."""
 
