@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
+from topo_tune.job_output.log_lines import LogLine, log_lines, unlabelled
 from topo_tune.records.nccl_documents import CauseKind, NcclLog
-from topo_tune.scan.documents.log_lines import LogLine, log_lines, unlabelled
 from topo_tune.scan.documents.nccl_log import KINDS, parse
 
 LOGS = sorted((FACTS / "nccl-logs").glob("*.log"))

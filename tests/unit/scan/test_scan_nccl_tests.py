@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
+from topo_tune.job_output.tests_run import version_of_code
 from topo_tune.records.nccl_documents import MeasuredRun, MeasuredTime, NcclTests
 from topo_tune.scan.documents.nccl_tests import KINDS, parse
-from topo_tune.scan.documents.tests_run import version_of_code
 
 FILES = sorted((FACTS / "nccl-tests").glob("*.log"))
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from topo_tune.job_output.log_lines import LogLine
 from topo_tune.records.nccl_documents import RESULT_NAMES, CauseKind, LogCause
-from topo_tune.scan.documents.log_lines import LogLine
 from topo_tune.scan.facts.words import clipped
 
 _ROOT, _LIKELY_ROOT, _PEER, _LATE, _AVOIDED, _UNNAMED = range(6)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 from topo_tune.errors import InputError
+from topo_tune.job_output.log_lines import LogLine, log_lines, unread
 from topo_tune.records.nccl_documents import LogNic, LogSetting, LogWarning, NcclLog
 from topo_tune.scan.documents.log_causes import Verdict, verdict
 from topo_tune.scan.documents.log_choices import choice_of
 from topo_tune.scan.documents.log_devices import nics_of, old_interface, transport
-from topo_tune.scan.documents.log_lines import LogLine, log_lines, unread
 from topo_tune.scan.documents.log_plugins import Plugins
 from topo_tune.scan.facts.fact import SavedKind, matches
 from topo_tune.scan.facts.words import clipped

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# Parsers find these two beside their other readings; what jobs print is read with them as well.
+from topo_tune.words import clipped as clipped
+from topo_tune.words import without_escapes as without_escapes
+
 _NOTHING = {"", "n/a", "[n/a]", "[not supported]", "not supported", "[unknown error]", "none", "[not found]"}
-
-
-def without_escapes(text: str) -> str:
-    """The text without terminal escape codes and without carriage returns."""
-    return _ANSI.sub("", text).replace("\r", "")
 
 
 def said(text: str | None) -> str | None:
@@ -28,9 +26,3 @@ def whole_number(text: str | None) -> int | None:
 def numa_index(text: str | None) -> int | None:
     """A NUMA node's number; None where the kernel writes -1 for "no such thing"."""
     return whole_number(text)
-
-
-def clipped(text: str, length: int = 60) -> str:
-    """The beginning of a text, for a message."""
-    printable = "".join(c if c.isprintable() else " " for c in text.strip())
-    return printable if len(printable) <= length else printable[: length - 3] + "..."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from topo_tune.scan.facts.words import without_escapes
+from topo_tune.words import without_escapes
 
 LONGEST_LINE = 16_384
 """Characters of a line that are read. NCCL's own buffer for one line is 1024; a table row is shorter still."""

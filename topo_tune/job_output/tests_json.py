@@ -11,11 +11,11 @@ import re
 from typing import Any
 
 from topo_tune.errors import InputError
+from topo_tune.job_output.tests_ranks import Rank, distinct_devices
+from topo_tune.job_output.tests_run import version_of_code
+from topo_tune.job_output.tests_trust import wrong_rows
 from topo_tune.records.nccl_documents import MeasuredRow, MeasuredRun, MeasuredTime, NcclTests
-from topo_tune.scan.documents.tests_ranks import Rank, distinct_devices
-from topo_tune.scan.documents.tests_run import version_of_code
-from topo_tune.scan.documents.tests_trust import wrong_rows
-from topo_tune.scan.facts.words import clipped
+from topo_tune.words import clipped
 
 _MOST_ROWS = 20_000
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from topo_tune.scan.facts.words import clipped
+from topo_tune.words import clipped
 
 _RANK = re.compile(
     r"\s*#?\s*Rank +(\d{1,7})(?: +Group +(\d{1,7}))? +Pid +(\d{1,10}) +on +(\S{1,128}) +device +(\d{1,4})"

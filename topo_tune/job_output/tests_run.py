@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
+from topo_tune.job_output import tests_row
+from topo_tune.job_output.tests_ranks import Rank, distinct_devices, rank_of
+from topo_tune.job_output.tests_trust import wrong_rows
 from topo_tune.records.nccl_documents import MeasuredRow, MeasuredRun
-from topo_tune.scan.documents import tests_row
-from topo_tune.scan.documents.tests_ranks import Rank, distinct_devices, rank_of
-from topo_tune.scan.documents.tests_trust import wrong_rows
-from topo_tune.scan.facts.words import clipped
+from topo_tune.words import clipped
 
 _MOST_ROWS = 20_000
 _MOST_RANKS = 65_536
