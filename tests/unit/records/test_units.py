@@ -7,12 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
+from topo_tune.on_node import nccl_api
+from topo_tune.records.bench import Collective
 from topo_tune.records.units import (
+    DATA_TYPES,
     algbw_gb_per_s,
     busbw_factor,
     format_bytes,
     format_seconds,
     parse_bytes,
+    parse_dtype,
+    parse_share,
     size_sweep,
 )
 
@@ -112,9 +117,71 @@ def test_bus_bandwidth_of_all_reduce_is_as_nccl_tests_defines_it(ranks: int, fac
     assert busbw_factor("all_reduce", ranks) == factor
 
 
-def test_bus_bandwidth_of_another_collective_is_refused() -> None:
-    with pytest.raises(InputError, match="`all_gather`"):
-        busbw_factor("all_gather", 4)
+@pytest.mark.parametrize(
+    ("collective", "factor"),
+    [
+        (Collective.ALL_REDUCE, 1.75),
+        (Collective.ALL_GATHER, 0.875),
+        (Collective.REDUCE_SCATTER, 0.875),
+        (Collective.ALL_TO_ALL, 0.875),
+        (Collective.BROADCAST, 1.0),
+        (Collective.REDUCE, 1.0),
+        (Collective.SEND_RECV, 1.0),
+    ],
+)
+def test_bus_bandwidth_of_eight_ranks_is_as_nccl_tests_has_it(collective: Collective, factor: float) -> None:
+    assert busbw_factor(collective.value, 8) == factor
+
+
+@pytest.mark.parametrize("collective", Collective)
+def test_every_collective_has_a_bus_bandwidth(collective: Collective) -> None:
+    assert busbw_factor(collective.value, 2) > 0
+
+
+def test_bus_bandwidth_of_another_collective_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="`all_gatter`\nhint: did you mean `all_gather`"):
+        busbw_factor("all_gatter", 4)
+
+
+def test_types_are_as_long_as_nccl_has_them() -> None:
+    of_nccl = {name: item_bytes for name, (_, item_bytes) in nccl_api.DATA_TYPES.items()}
+
+    assert {name: of.item_bytes for name, of in DATA_TYPES.items()} == of_nccl
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("bfloat16", "bfloat16"),
+        ("bf16", "bfloat16"),
+        ("half", "float16"),
+        ("fp16", "float16"),
+        ("float", "float32"),
+        ("FP32", "float32"),
+        ("int8", "int8"),
+        ("f8e4m3", "float8_e4m3fn"),
+        ("float8_e5m2", "float8_e5m2"),
+    ],
+)
+def test_a_type_is_known_by_the_names_that_people_use(word: str, name: str) -> None:
+    assert parse_dtype(word) == name
+
+
+@pytest.mark.parametrize("word", ["", "float99", "bfloat", "__class__"])
+def test_what_is_no_type_is_refused(word: str) -> None:
+    with pytest.raises(InputError, match=f"`{word}` is not a data type"):
+        parse_dtype(word)
+
+
+@pytest.mark.parametrize(("text", "share"), [("3%", 0.03), (" 2.5 % ", 0.025), ("0.03", 0.03), (".1", 0.1)])
+def test_a_share_is_read_with_and_without_a_percent_sign(text: str, share: float) -> None:
+    assert parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "3", "0", "0%", "100%", "-3%", "nan", "1e-2", "3%%", "9" * 5000])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is not a share above 0 and below 1"):
+        parse_share(text)
 
 
 def test_algorithm_bandwidth_is_in_powers_of_ten() -> None:
