@@ -11,7 +11,8 @@ The package is laid out as the journey of the data::
     rollout     Recommendation          -> journal
 
 `records/` holds what travels between the stages, `pipeline.py` joins them, `connect/` and `launch/` reach nodes,
-`on_node/` is sent to nodes and runs there, `job_output/` reads what jobs print, `judge/` and `stats/` decide, `report/` and `cli/` speak to people.
+`on_node/` is sent to nodes and runs there, `job_output/` reads what jobs print, `judge/` and `stats/` decide,
+`report/` and `cli/` speak to people.
 """
 
 __version__ = "0.1.0"

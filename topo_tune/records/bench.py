@@ -139,6 +139,8 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     None: it had processes of its own"""
     in_force: tuple[tuple[str, str], ...] = ()
     """NCCL variables in the ranks' own environment during the measurement, read after the communicator was made"""
+    communicator_ranks: int | None = None
+    """ranks of one communicator of the layout, on which bus bandwidth depends; None: all of them"""
 
     @property
     def is_usable(self) -> bool:
