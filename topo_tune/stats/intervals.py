@@ -56,7 +56,7 @@ def mean_interval(values: ArrayLike, confidence: float) -> Interval:
     `values`: (launches or blocks,), at least two. Source: Student 1908; the same as
     `scipy.stats.ttest_1samp`.
     """
-    array = _one_dimension(values, at_least=2)
+    array = one_dimension(values, at_least=2)
     mean = float(array.mean())
     half = two_sided(confidence, array.size - 1) * float(array.std(ddof=1)) / math.sqrt(array.size)
     return Interval(mean, mean - half, mean + half)
@@ -82,6 +82,14 @@ def weighted_speedup(
     return mean_interval(logs @ np.asarray(shares, dtype=float), confidence).exp()
 
 
+def one_dimension(values: ArrayLike, *, at_least: int) -> np.ndarray:
+    """`values` as an array of numbers. Raises ValueError unless it is a list of at least `at_least`."""
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1 or array.size < at_least:
+        raise ValueError(f"needs at least {at_least} values in one dimension, not shape {array.shape}")
+    return array
+
+
 class Difference(NamedTuple):
     """Difference of two means with its interval (Welch), on the scale of the values."""
 
@@ -96,7 +104,7 @@ def welch_difference(first: ArrayLike, second: ArrayLike, confidence: float) -> 
     `first`, `second`: (launches,), at least two each. Source: Welch 1947 with Satterthwaite's degrees of
     freedom; the same as `scipy.stats.ttest_ind(equal_var=False)`.
     """
-    one, two = _one_dimension(first, at_least=2), _one_dimension(second, at_least=2)
+    one, two = one_dimension(first, at_least=2), one_dimension(second, at_least=2)
     part_one, part_two = float(one.var(ddof=1)) / one.size, float(two.var(ddof=1)) / two.size
     variance = part_one + part_two
     difference = float(one.mean() - two.mean())
@@ -109,13 +117,6 @@ def welch_difference(first: ArrayLike, second: ArrayLike, confidence: float) -> 
     error = math.sqrt(variance)
     half = two_sided(confidence, degrees) * error
     return Difference(Interval(difference, difference - half, difference + half), error, degrees)
-
-
-def _one_dimension(values: ArrayLike, *, at_least: int) -> np.ndarray:
-    array = np.asarray(values, dtype=float)
-    if array.ndim != 1 or array.size < at_least:
-        raise ValueError(f"needs at least {at_least} values in one dimension, not shape {array.shape}")
-    return array
 
 
 def _log(seconds: ArrayLike) -> np.ndarray:
