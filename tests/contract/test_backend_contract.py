@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from agent_doubles import Channels
+from agent_doubles import Channels, trial_events
 
 from topo_tune.bench.agents import AgentPool
 from topo_tune.bench.backends import BACKENDS
@@ -17,7 +17,7 @@ from topo_tune.bench.plan import plan_bench
 from topo_tune.connect.local import LocalConnection
 from topo_tune.errors import ConnectionLost, HostError, Unreachable
 from topo_tune.launch import LAUNCHERS
-from topo_tune.records.bench import BenchPlan, Launch
+from topo_tune.records.bench import BenchPlan, Launch, Layout
 from topo_tune.records.inventory import (
     BackendName,
     ConnectionKind,
@@ -98,21 +98,11 @@ class Subject:
 
     def _as_an_agent_would(self, name: str, request: dict[str, Any]) -> Iterator[dict[str, Any] | bytes]:
         if request["op"] == "start":
-            yield {"event": "ready", "gpus": 2}
+            yield {"event": "ready", "gpus": 2, "nccl": "2.28.9"}
         elif request["op"] == "port":
             yield {"event": "port", "port": 29500}
         elif request["op"] == "trial":
-            result = {
-                "size_bytes": 8 << 10,
-                "samples_seconds": [1e-5, 1e-5],
-                "calls_per_sample": 20,
-                "mode": "graph",
-                "is_correct": True,
-                "warmup_seconds": [2e-5],
-            }
-            ranks = range(request["first_rank"], request["first_rank"] + request["local_ranks"])
-            answers = [{"rank": r, "results": [result], "setup": {}, "log": [], "error": None} for r in ranks]
-            yield {"event": "result", "id": request["id"], "ok": True, "error": None, "ranks": answers}
+            yield from trial_events(request)
 
 
 @pytest.fixture(
@@ -157,6 +147,43 @@ def test_a_launch_can_be_kept(subject: Subject) -> None:
     launch = subject.measure()
 
     assert msgspec.json.decode(msgspec.json.encode(launch), type=Launch) == launch
+
+
+def test_a_launch_says_what_it_measured(subject: Subject) -> None:
+    launch = subject.measure()
+
+    assert (launch.collective, launch.layout, launch.in_place) == ("all_reduce", Layout.WORLD, True)
+    assert launch.dtype == subject.plan.dtype
+
+
+def test_settings_that_are_measured_together_give_a_launch_each_as_soon_as_it_ended(subject: Subject) -> None:
+    kept: list[Launch] = []
+
+    made = subject.backend.measure_together(
+        subject.inventory.nodes(),
+        (DEFAULTS, TUNED),
+        subject.plan,
+        first_index=7,
+        purpose="candidate",
+        on_launch=kept.append,
+    )
+
+    assert kept == list(made)
+    assert [launch.index for launch in made] == [7, 8]
+    assert {launch.env for launch in made} == {DEFAULTS, TUNED}
+    assert all(launch.is_usable and launch.purpose == "candidate" for launch in made)
+
+
+def test_together_a_node_that_is_lost_is_an_exception_as_well(subject: Subject) -> None:
+    subject.measure()
+    subject.lose("n2")
+
+    with pytest.raises(HostError, match="n2"):
+        subject.backend.measure_together(
+            subject.inventory.nodes(), (DEFAULTS,), subject.plan, first_index=0, purpose="candidate"
+        )
+
+    subject.find("n2")
 
 
 def test_a_probe_names_its_nodes_and_who_says_so(subject: Subject) -> None:

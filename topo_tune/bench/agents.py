@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import queue
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -21,6 +23,7 @@ _POLL_SECONDS = 0.5
 _CLOSING_AT_ONCE = 32
 
 OpenChannel = Callable[[Node, Command], Channel]
+Event = dict[str, Any]
 Result = TypeVar("Result")
 
 
@@ -69,8 +72,8 @@ class Agent:
         """One request and its answer. Raises HostError when there is none or it is an error."""
         self.send(request)
         event = self.next_event(timeout_seconds)
-        # The result of a trial that was given up may still be on its way.
-        while event is not None and event.get("event") == "result":
+        # Words of a trial that was given up may still be on their way.
+        while event is not None and event.get("event") in ("variant", "result"):
             event = self.next_event(timeout_seconds)
         if event is None:
             raise NodeProgramFailed(
@@ -139,6 +142,21 @@ class AgentPool:
             ) as threads:
                 list(threads.map(Agent.close, agents))
 
+    def run_trial(
+        self,
+        agents: Sequence[Agent],
+        requests: Sequence[Event],
+        timeout_seconds: float,
+        on_variant: Callable[[int, list[Event]], None],
+    ) -> list[Event]:
+        """One trial on every agent; their `result` events, in the order in which they came.
+
+        `requests`: each agent's own, of one `id`. `on_variant` gets the index of a variant and every rank's answer as
+        soon as all agents have told theirs, in the thread that called. When one agent fails, the others are told to
+        abort. An agent that is lost is dropped, and its HostError raised when all have ended.
+        """
+        return _Trial(agents, requests, timeout_seconds).run(on_variant, self.drop)
+
     def _start(self, node: Node) -> None:
         with _before_ready(node):
             agent = Agent(node, self._open_channel(node, self._commands(node)))
@@ -187,3 +205,89 @@ def _before_ready(node: Node) -> Iterator[None]:
             or f"`python:` of the cluster file is `{' '.join(node.python)}`; it must start Python 3.8 or newer there "
             f"and pass its standard input on (`docker exec` needs `-i`)",
         ) from exc
+
+
+class _Trial:
+    """One trial on several agents at once: a thread for each, and their words in one queue."""
+
+    def __init__(self, agents: Sequence[Agent], requests: Sequence[Event], timeout_seconds: float) -> None:
+        self._agents, self._requests, self._timeout_seconds = agents, requests, timeout_seconds
+        self._failed = threading.Event()
+        self._said: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        """what agents said; None: one of them has ended"""
+        self._lost: list[HostError] = []
+
+    def run(
+        self, on_variant: Callable[[int, list[Event]], None], drop: Callable[[Node], None]
+    ) -> list[Event]:
+        """See `AgentPool.run_trial`."""
+        results: list[Event] = []
+        told: dict[int, list[Event]] = {}
+        with ThreadPoolExecutor(len(self._agents), thread_name_prefix="trial") as threads:
+            ends = [threads.submit(self._run_on, position, drop) for position in range(len(self._agents))]
+            try:
+                for event in self._until_all_ended():
+                    if event["event"] == "result":
+                        results.append(event)
+                        continue
+                    by_now = told.setdefault(int(event["index"]), [])
+                    by_now.append(event)
+                    if len(by_now) == len(self._agents):
+                        answers = [answer for one in by_now for answer in one["ranks"]]
+                        on_variant(int(event["index"]), sorted(answers, key=lambda answer: answer["rank"]))
+            except BaseException:
+                # Ctrl-C, or a result that cannot be kept: tell all to abort before the pool joins their threads.
+                self._failed.set()
+                raise
+        for end in ends:
+            end.result()
+        if self._lost:
+            raise self._lost[0]
+        return results
+
+    def _until_all_ended(self) -> Iterator[Event]:
+        running = len(self._agents)
+        while running:
+            event = self._said.get()
+            if event is None:
+                running -= 1
+            else:
+                yield event
+
+    def _run_on(self, position: int, drop: Callable[[Node], None]) -> None:
+        agent, request = self._agents[position], self._requests[position]
+        is_well = False
+        try:
+            agent.send(request)
+            for event in self._events(agent, request["id"]):
+                self._said.put(event)
+                is_well = bool(event.get("ok"))
+        except HostError as exc:
+            self._lost.append(exc)
+            drop(agent.node)
+        finally:
+            # Whatever came up here, the other nodes do not wait for this one until the deadline.
+            if not is_well:
+                self._failed.set()
+            self._said.put(None)
+
+    def _events(self, agent: Agent, identity: int) -> Iterator[Event]:
+        """What the agent says of this trial, its result last. Raises HostError when that does not come in time."""
+        deadline = time.monotonic() + self._timeout_seconds
+        is_aborted = False
+        while time.monotonic() < deadline:
+            give_up = None if is_aborted else self._failed.is_set
+            event = agent.next_event(deadline - time.monotonic(), give_up)
+            if event is None:
+                if self._failed.is_set() and not is_aborted:
+                    agent.send({"op": "abort", "id": identity, "reason": "another node failed"})
+                    is_aborted = True
+                continue
+            # A word of an older, abandoned trial may still be in the pipe.
+            if event.get("id") == identity and event.get("event") in ("variant", "result"):
+                yield event
+                if event["event"] == "result":
+                    return
+        raise HostError(
+            agent.node.name, f"the bench agent did not answer within {self._timeout_seconds:g} s, dropped"
+        )

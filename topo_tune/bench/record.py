@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from topo_tune.records.nccl_env import NcclEnv
 
 Measure = Callable[[NcclEnv, str, int], Launch]
 """(setting, purpose, index) -> launch"""
+
+MeasureAll = Callable[[tuple[NcclEnv, ...], int, Callable[[Launch], None]], object]
+"""(settings, index of the first launch, what each launch is handed to as soon as it has ended)"""
 
 
 class RecordedLaunches:
@@ -74,22 +77,52 @@ class RecordedLaunches:
         if index < len(self._launches):
             launch = self._launches[index]
             if (launch.env, launch.purpose) != (env, purpose):
-                raise BrokenRecord(
-                    f"{self._path}: launch {index} was a {launch.purpose} of {launch.env}, "
-                    f"this search asks for a {purpose} of {env}",
-                    hint="the run folder belongs to another search (other options, seed or version); use a new folder",
-                )
+                raise self._told_of_another(launch, f"a {purpose} of {env}")
             return launch
         launch = self._measure(env, purpose, index)
-        append_line(self._path, launch)
-        self._launches.append(launch)
+        self._append(launch)
         return launch
 
+    def evaluate_all(
+        self, settings: Sequence[NcclEnv], purpose: str, collective: str, measure: MeasureAll
+    ) -> tuple[Launch, ...]:
+        """The next launches, one of each setting: from the file while it lasts, the others by `measure`.
 
-def conditions_of(inventory: Inventory, plan: BenchPlan) -> dict[str, str]:
+        They come in the order in which they were made, which `measure` chooses. Raises BrokenRecord when the file tells
+        of other launches than these.
+        """
+        left = list(settings)
+        found = self._launches[self._next : self._next + len(left)]
+        for launch in found:
+            if launch.env not in left or (launch.purpose, launch.collective) != (purpose, collective):
+                raise self._told_of_another(launch, f"{purpose} launches with {collective}")
+            left.remove(launch.env)
+        first = self._next
+        self._next += len(found)
+        if left:
+            measure(tuple(left), self._next, self._append_next)
+        return tuple(self._launches[first : self._next])
+
+    def _append_next(self, launch: Launch) -> None:
+        self._append(launch)
+        self._next += 1
+
+    def _append(self, launch: Launch) -> None:
+        append_line(self._path, launch)
+        self._launches.append(launch)
+
+    def _told_of_another(self, launch: Launch, asked: str) -> BrokenRecord:
+        return BrokenRecord(
+            f"{self._path}: launch {launch.index} was a {launch.purpose} of {launch.env}, this search asks for {asked}",
+            hint="the run folder belongs to another search (other options, seed or version); use a new folder",
+        )
+
+
+def conditions_of(inventory: Inventory, plan: BenchPlan, *further: BenchPlan) -> dict[str, str]:
     """What a launch is measured under besides its own setting: name to SHA-256 of each part.
 
-    Notes say something about numbers and a deadline ends what gives none, so both may differ in one file.
+    `further`: plans that differ from the first in their collective. Notes say something about numbers and limits of
+    time end what gives none, so both may differ in one file.
     """
     parts: dict[str, Any] = {
         "nodes": inventory.nodes(),
@@ -98,12 +131,15 @@ def conditions_of(inventory: Inventory, plan: BenchPlan) -> dict[str, str]:
         "env": inventory.env,
         "replay": inventory.replay,
         **{name: getattr(plan, name) for name in MEASURING_FIELDS},
+        "collective": ",".join(one.collective for one in (plan, *further)),
     }
     return {name: hashlib.sha256(msgspec.json.encode(part)).hexdigest() for name, part in parts.items()}
 
 
 MEASURING_FIELDS = tuple(
-    name for name in BenchPlan.__struct_fields__ if name not in ("notes", "deadline_seconds")
+    name
+    for name in BenchPlan.__struct_fields__
+    if name not in ("notes", "deadline_seconds", "slowest_seconds")
 )
 """Fields of a plan of which none may change between launches that are compared."""
 

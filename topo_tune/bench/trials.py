@@ -24,14 +24,41 @@ _FIRST_WITH_NO_CACHE = (2, 29, 7)
 # Looked up again, but kept in other statics or used up when devices are built (nccl-facts (a); NVIDIA/nccl 2.30.7
 # src/graph/paths.cc, src/transport/net_ib/init.cc, src/misc/socket.cc, src/graph/topo.cc, src/init.cc).
 LATCHED = frozenset(
-    f"NCCL_{name}"
-    for name in (
-        "P2P_LEVEL P2P_DISABLE NET_GDR_LEVEL PXN_DISABLE IB_HCA IB_DISABLE IB_AR_THRESHOLD IB_ADAPTIVE_ROUTING "
-        "IB_PCI_RELAXED_ORDERING IB_OOO_RQ IB_MERGE_NICS IB_MERGE_VFS SOCKET_IFNAME SOCKET_FAMILY NET_MERGE_LEVEL "
-        "NET_MERGE_POLICY NET_FORCE_MERGE NETDEVS_POLICY CTA_POLICY GDRCOPY_ENABLE NET_PLUGIN HOSTID SHM_LOCALITY "
-        "P2P_USE_CUDA_MEMCPY CUMEM_ENABLE CUMEM_HOST_ENABLE PROXY_CPUSET DEBUG DEBUG_FILE DEBUG_SUBSYS "
-        "DEBUG_TIMESTAMP_FORMAT DEBUG_TIMESTAMP_LEVELS TUNER_PLUGIN"
-    ).split()
+    {
+        "NCCL_P2P_LEVEL",
+        "NCCL_P2P_DISABLE",
+        "NCCL_NET_GDR_LEVEL",
+        "NCCL_PXN_DISABLE",
+        "NCCL_IB_HCA",
+        "NCCL_IB_DISABLE",
+        "NCCL_IB_AR_THRESHOLD",
+        "NCCL_IB_ADAPTIVE_ROUTING",
+        "NCCL_IB_PCI_RELAXED_ORDERING",
+        "NCCL_IB_OOO_RQ",
+        "NCCL_IB_MERGE_NICS",
+        "NCCL_IB_MERGE_VFS",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_SOCKET_FAMILY",
+        "NCCL_NET_MERGE_LEVEL",
+        "NCCL_NET_MERGE_POLICY",
+        "NCCL_NET_FORCE_MERGE",
+        "NCCL_NETDEVS_POLICY",
+        "NCCL_CTA_POLICY",
+        "NCCL_GDRCOPY_ENABLE",
+        "NCCL_NET_PLUGIN",
+        "NCCL_HOSTID",
+        "NCCL_SHM_LOCALITY",
+        "NCCL_P2P_USE_CUDA_MEMCPY",
+        "NCCL_CUMEM_ENABLE",
+        "NCCL_CUMEM_HOST_ENABLE",
+        "NCCL_PROXY_CPUSET",
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE",
+        "NCCL_DEBUG_SUBSYS",
+        "NCCL_DEBUG_TIMESTAMP_FORMAT",
+        "NCCL_DEBUG_TIMESTAMP_LEVELS",
+        "NCCL_TUNER_PLUGIN",
+    }
 )
 
 # Ranks meet through it: a value of a setting's own would keep them from meeting at the second communicator.

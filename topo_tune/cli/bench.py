@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from topo_tune.cli import options
 from topo_tune.errors import EXIT_DONE, EXIT_ENVIRONMENT
 
-_HELP = "Measure all-reduce; a table with the columns of nccl-tests."
+if TYPE_CHECKING:
+    from topo_tune.records.bench import Collective, Launch, Layout
+
+_HELP = "Measure collectives; a table with the columns of nccl-tests."
 
 
 def register(app: typer.Typer) -> None:
@@ -29,13 +32,62 @@ def bench(
         ),
     ] = None,
     launches: Annotated[
-        int, typer.Option("--launches", "-n", metavar="N", min=1, help="Launches of each setting.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            "--launches",
+            "-n",
+            metavar="N",
+            min=1,
+            help="Launches of each setting: 3; with --until or --budget, 12 at most.",
+        ),
+    ] = None,
+    collective: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES",
+            help="nccl-tests' names, as `all_gather,alltoall`, or `all`; may be repeated. Else all_reduce.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE", help="bfloat16 (gloo: float32), float16, int8, float8_e4m3fn, ..."),
+    ] = None,
+    layout: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Ranks of a communicator: world, node (each by itself), rails or pairs."
+        ),
+    ] = "world",
+    in_place: Annotated[
+        bool | None, typer.Option("--in-place/--out-of-place", help="Where the result goes; else in place.")
+    ] = None,
     sizes: Annotated[
         str | None,
         typer.Option(metavar="SIZES", help="As `8K,128K`, `8K..32M` (doubling) or `8K..32M x4`."),
     ] = None,
     repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Samples of each size in a launch.")] = 5,
+    single_calls: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Calls of each size timed one by one as well, for P99.")
+    ] = 0,
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Measure beside a matrix product as well: what each costs.")
+    ] = False,
+    share_processes: Annotated[
+        bool,
+        typer.Option(
+            "--share-processes",
+            help="Settings that NCCL reads for each communicator share a set of processes: cheaper.",
+        ),
+    ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE", help="Stop when each setting differs visibly, or is known this well: `3%`."
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=1.0, help="Begin no launches that end later.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -57,29 +109,105 @@ def bench(
     from topo_tune.cli.console import print_json, print_lines
     from topo_tune.cli.progress import Reporter
     from topo_tune.inventory.read import read_inventory
-    from topo_tune.pipeline import journey
+    from topo_tune.pipeline import benching, journey
     from topo_tune.pipeline.cluster import narrowed, reach
     from topo_tune.records.nccl_env import parse_assignments
-    from topo_tune.records.units import parse_sizes
+    from topo_tune.records.units import parse_dtype, parse_share, parse_sizes
     from topo_tune.report.launches import launches_report
 
     inventory = narrowed(read_inventory(cluster_config), limit, exclude)
     if sizes is not None:
         inventory = msgspec.structs.replace(inventory, sizes_bytes=parse_sizes(sizes), weights=())
     settings = tuple(parse_assignments(tuple(words.split())) for words in setting or ())
-    plan = plan_bench(inventory, repeats=repeats, deadline_seconds=deadline)
-    with Reporter(quiet=quiet, backend=plan.backend) as reporter, reach(inventory, reporter) as cluster:
+    plans = tuple(
+        plan_bench(
+            inventory,
+            collective=one,
+            dtype=None if dtype is None else parse_dtype(dtype),
+            layout=_layout(layout),
+            in_place=in_place,
+            repeats=repeats,
+            single_calls=single_calls,
+            overlap=overlap,
+            deadline_seconds=deadline,
+        )
+        for one in _collectives(collective or ["all_reduce"])
+    )
+    ends_early = until is not None or budget is not None
+    chosen = benching.BenchOptions(
+        launches=launches or (benching.MOST_LAUNCHES if ends_early else benching.BenchOptions().launches),
+        share_processes=share_processes,
+        until=None if until is None else parse_share(until),
+        budget_seconds=budget,
+    )
+    with Reporter(quiet=quiet, backend=inventory.backend) as reporter, reach(inventory, reporter) as cluster:
         if not despite_findings:
             journey.refuse_broken_nodes(cluster, ignored=ignore or ())
         try:
-            made, notes = journey.bench(cluster, settings, launches, plan, output, reporter)
+            made, notes = benching.bench(cluster, settings, plans, output, chosen, reporter)
         except KeyboardInterrupt:
             reporter.pause()
             if output is not None:
                 reporter.say("what was measured is kept: the same command goes on from there")
             raise
-    lines = [*launches_report(made, plan.collective, plan.dtype), "", *(f"# note: {note}" for note in notes)]
+    lines = [*launches_report(made, plans[0].collective, plans[0].dtype), ""]
+    lines += [f"# note: {note}" for note in (*notes, *_notes_of(made))]
+    told = _told(limit, exclude, ignore, despite_findings)
+    lines += _again(made, str(cluster_config), plans[0].sizes_bytes, told)
     print_lines(lines, to_stderr=json)
     if json:
         print_json(made)
     return EXIT_DONE if any(launch.is_usable for launch in made) else EXIT_ENVIRONMENT
+
+
+def _collectives(words: list[str]) -> tuple[Collective, ...]:
+    """From `--collective`, in the order of first appearance. Raises InputError for a name nobody has."""
+    from topo_tune.errors import InputError, did_you_mean
+    from topo_tune.records.bench import Collective
+
+    known = {one.value: one for one in Collective}
+    found: dict[Collective, None] = {}
+    for name in (name.strip() for word in words for name in word.split(",")):
+        if name != "all" and name not in known:
+            raise InputError(f"`{name}` is not a collective", hint=did_you_mean(name, (*known, "all")))
+        found |= dict.fromkeys(known.values() if name == "all" else (known[name],))
+    return tuple(found)
+
+
+def _layout(name: str) -> Layout:
+    from topo_tune.errors import InputError, did_you_mean
+    from topo_tune.records.bench import Layout
+
+    known = {one.value: one for one in Layout}
+    if name not in known:
+        raise InputError(f"`{name}` is not a layout", hint=did_you_mean(name, known))
+    return known[name]
+
+
+def _notes_of(launches: tuple[Launch, ...]) -> list[str]:
+    """What launches say of themselves; of a replay, which says it of each, the tables tell."""
+    from topo_tune.records.inventory import BackendName
+
+    measured = (launch for launch in launches if launch.backend is not BackendName.REPLAY)
+    return list(dict.fromkeys(note for launch in measured for note in launch.notes))
+
+
+def _told(
+    limit: str | None, exclude: str | None, ignore: list[str] | None, despite_findings: bool
+) -> list[str]:
+    """Options of this run that one which measures a failure again needs too."""
+    words = ["--limit", limit] if limit else []
+    words += ["--exclude", exclude] if exclude else []
+    words += [word for rule in ignore or () for word in ("--ignore", rule)]
+    return words + (["--despite-findings"] if despite_findings else [])
+
+
+def _again(
+    launches: tuple[Launch, ...], cluster_config: str, sizes_bytes: tuple[int, ...], further: list[str]
+) -> list[str]:
+    """For each kind of failed launch, the command that measures it again."""
+    from topo_tune.report.again import again
+
+    failed = [launch for launch in launches if not launch.is_usable]
+    commands = dict.fromkeys(again(launch, cluster_config, sizes_bytes, further) for launch in failed)
+    return [f"# to see it fail again: {command}" for command in commands]

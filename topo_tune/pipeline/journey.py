@@ -6,26 +6,23 @@ in the run folder before the next begins, so that a run can be interrupted anywh
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
 from topo_tune.bench.backends.interface import Backend
 from topo_tune.bench.plan import plan_bench, weights_of
-from topo_tune.bench.record import MEASURING_FIELDS, RecordedLaunches, conditions_of
+from topo_tune.bench.record import MEASURING_FIELDS, RecordedLaunches
 from topo_tune.bench.surface import load_surface
 from topo_tune.errors import (
-    HostError,
     InputError,
-    MeasurementFailed,
     MissingCapability,
     Refused,
     did_you_mean,
 )
 from topo_tune.findings.judge import rules_without
+from topo_tune.pipeline.benching import told_what_is_kept
 from topo_tune.pipeline.cluster import SEED, Cluster, Watch, reach
 from topo_tune.pipeline.judged import judged, notes_on, refuse_over_errors
 from topo_tune.recommend.choose import recommend as choose
@@ -34,7 +31,7 @@ from topo_tune.records.bench import BenchPlan, Launch
 from topo_tune.records.envelope import load, load_lines, save, write_whole
 from topo_tune.records.inventory import BackendName, Inventory, Node
 from topo_tune.records.lock import held_alone
-from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
+from topo_tune.records.nccl_env import NcclEnv
 from topo_tune.records.nodeset import fold
 from topo_tune.records.progress import Progress
 from topo_tune.records.recommendation import Advice, Recommendation
@@ -119,7 +116,7 @@ def init(inventory: Inventory, output: Path, options: SearchOptions, watch: Watc
                 raise MissingCapability(f"none of the nodes to measure on answered: {fold(wanted)}")
             if not options.despite_findings:
                 refuse_over_errors(now, [node.name for node in answering], doing="measure")
-            with cluster.backend(options.seed) as backend, _told_what_is_kept(output):
+            with cluster.backend(options.seed) as backend, told_what_is_kept(output):
                 _search(folder, inventory, topology, found, answering, backend, options, watch)
         recommendation = recommend(
             folder,
@@ -300,62 +297,6 @@ def refuse_broken_nodes(cluster: Cluster, *, ignored: Collection[str] = ()) -> N
     """Scan, and raise Refused where the findings say that a measurement would mislead."""
     found, _ = scan(cluster, ignored=ignored)
     refuse_over_errors(found, [node.name for node in cluster.inventory.nodes()], doing="measure")
-
-
-def bench(
-    cluster: Cluster,
-    settings: tuple[NcclEnv, ...],
-    launches: int,
-    plan: BenchPlan,
-    output: Path | None,
-    watch: Watch,
-) -> tuple[tuple[Launch, ...], tuple[str, ...]]:
-    """Stage 4 alone: some settings, interleaved, each in as many launches, and the back end's notes on them.
-
-    NCCL's default is always among them. Raises Refused when `output` holds launches of another measurement.
-    """
-    made: list[Launch] = []
-    order = tuple(dict.fromkeys((DEFAULTS, *settings)))
-    nodes = cluster.inventory.nodes()
-    with (
-        contextlib.nullcontext() if output is None else held_alone(output.with_name(f".{output.name}.lock")),
-        _told_what_is_kept(output),
-        cluster.backend() as backend,
-        tempfile.TemporaryDirectory(prefix="topo-tune-") as nowhere,
-    ):
-        record = RecordedLaunches(
-            output if output is not None else Path(nowhere) / "30-bench.jsonl",
-            lambda env, purpose, index: backend.measure(nodes, env, plan, index=index, purpose=purpose),
-            conditions=conditions_of(cluster.inventory, plan),
-        )
-        if record.recorded:
-            asked = launches * len(order)
-            watch.say(f"{min(record.recorded, asked)} of {asked} launches come from {output}")
-        for block in range(launches):
-            # The order turns round from block to block, so that a steady drift favours no setting.
-            for env in order if block % 2 == 0 else tuple(reversed(order)):
-                made.append(record.evaluate(env, "bench"))
-                watch.on_progress(Progress("bench", len(made), launches * len(order), _launch_text(made[-1])))
-        return tuple(made), backend.notes()
-
-
-@contextlib.contextmanager
-def _told_what_is_kept(output: Path | None) -> Iterator[None]:
-    """Says, when a node was lost for good, that no setting is blamed for it and how to go on."""
-    try:
-        yield
-    except HostError as exc:
-        kept = (
-            ""
-            if output is None
-            else (
-                f"what was measured is kept: once the node answers, the same command with --output {output} goes on"
-            )
-        )
-        raise MeasurementFailed(
-            f"a node was lost, and again with fresh agents, so this launch counts for nothing: {exc.message}",
-            hint="; ".join(filter(None, (exc.hint, kept))) or None,
-        ) from exc
 
 
 def _limit_of(inventory: Inventory, backend: Backend) -> Callable[[NcclEnv], bool] | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
-from agent_doubles import Channels, node
+from agent_doubles import Channels, node, of_size, trial_events
 
-from topo_tune.bench.backends import agent as agent_module
-from topo_tune.bench.backends.agent import AgentBackend, merge_ranks, settings_in_log, wrong_sums
+from topo_tune.bench import limits, sets
+from topo_tune.bench.backends.agent import AgentBackend
+from topo_tune.bench.memory import communicator_bytes
 from topo_tune.errors import HostError, InputError
-from topo_tune.records.bench import BenchPlan, Launch, SizeResult, TimingMode
+from topo_tune.records.bench import BenchPlan, Launch, Layout
 from topo_tune.records.inventory import BackendName, ConnectionKind, Inventory, Node, Rack, SshOptions
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv, nccl_env
 
@@ -20,31 +22,21 @@ PLAN = BenchPlan(BackendName.NCCL, "all_reduce", "bfloat16", (8192,), repeats=2)
 TUNED = nccl_env({"NCCL_SOCKET_NTHREADS": 4})
 
 
-def of_size(
-    size: int, samples: list[float], *, is_correct: bool = True, warmup: float = 1.0
-) -> dict[str, Any]:
-    return {
-        "size_bytes": size,
-        "samples_seconds": samples,
-        "calls_per_sample": 20,
-        "mode": "graph",
-        "is_correct": is_correct,
-        "warmup_seconds": [warmup],
-    }
-
-
-def answer(rank: int, results: list[dict[str, Any]] | None = None, **fields: Any) -> dict[str, Any]:
-    usual = {"rank": rank, "setup": {"context": 0.5}, "log": [], "error": None}
-    return {**usual, "results": results or [of_size(8192, [1.0 + rank, 2.0])], **fields}
+RING, TREE = nccl_env({"NCCL_ALGO": "Ring"}), nccl_env({"NCCL_ALGO": "Tree"})
 
 
 class Site:
-    """Two nodes with scripted agents: `errors` by node, `gpus` by node."""
+    """Two nodes with scripted agents. By node: `errors` of trials to come, `gpus`; by setting: `script`."""
 
     def __init__(self, backend: BackendName = BackendName.NCCL, **inventory: Any) -> None:
-        self.errors: dict[str, list[str]] = {}
+        self.errors: dict[str, list[str | None]] = {}
         self.gpus = {"n1": 2, "n2": 2}
+        self.nccl: dict[str, str | None] = {"n1": "2.28.9", "n2": "2.28.9"}
         self.log: list[str] = []
+        self.script: dict[NcclEnv, Any] = {}
+        """what ranks do under a setting: an error text, `dies`, or what changes in their answers"""
+        self.ends_with: str | None = None
+        """an error of the trial behind its last variant"""
         self.channels = Channels(self._answer)
         fields: dict[str, Any] = {"env": DEFAULTS, **inventory}
         self.inventory = Inventory("test", (Rack("r1", NODES),), SshOptions(), backend, **fields)
@@ -55,12 +47,18 @@ class Site:
     ) -> Launch:
         return self.backend.measure(nodes, env, plan, index=3, purpose="test")
 
+    def together(self, *settings: NcclEnv, plan: BenchPlan = PLAN) -> tuple[Launch, ...]:
+        self.kept: list[Launch] = []
+        return self.backend.measure_together(
+            NODES, settings, plan, first_index=5, purpose="test", on_launch=self.kept.append
+        )
+
     def trials(self, name: str = "n1") -> list[dict[str, Any]]:
         return self.channels.requests(name, "trial")
 
     def _answer(self, name: str, request: dict[str, Any]) -> Iterator[dict[str, Any] | bytes]:
         if request["op"] == "start":
-            yield {"event": "ready", "gpus": self.gpus[name]}
+            yield {"event": "ready", "gpus": self.gpus[name], "nccl": self.nccl[name]}
         if request["op"] == "port":
             yield {"event": "port", "port": 4000 + len(self.channels.requests(name, "port"))}
         if request["op"] == "trial":
@@ -68,42 +66,13 @@ class Site:
             error = errors.pop(0) if errors else None
             if error == "dies":
                 yield b""
-            ranks = range(request["first_rank"], request["first_rank"] + request["local_ranks"])
-            answers = [answer(rank, log=self.log) for rank in ranks]
-            yield {
-                "event": "result",
-                "id": request["id"],
-                "ok": error is None,
-                "error": error,
-                "ranks": answers if error is None else [],
-            }
-
-
-# -- merging
-
-
-def test_the_slowest_rank_counts_sample_by_sample() -> None:
-    (merged,) = merge_ranks(
-        [answer(0, [of_size(8, [1.0, 5.0], warmup=9.0)]), answer(1, [of_size(8, [2.0, 4.0], warmup=3.0)])]
-    )
-
-    assert merged == SizeResult(8, (2.0, 5.0), 20, TimingMode.GRAPH, True, (9.0,))
-
-
-def test_a_size_is_correct_only_on_all_ranks() -> None:
-    merged = merge_ranks(
-        [
-            answer(0, [of_size(8, [1.0]), of_size(16, [1.0])]),
-            answer(1, [of_size(8, [1.0]), of_size(16, [1.0], is_correct=False)]),
-        ]
-    )
-
-    assert [result.is_correct for result in merged] == [True, False]
-    assert wrong_sums(merged) == "wrong sum at 16 bytes"
-
-
-def test_right_sums_are_no_error() -> None:
-    assert wrong_sums(merge_ranks([answer(0)])) is None
+            yield from trial_events(
+                request,
+                error=error,
+                log=self.log,
+                script=lambda env: self.script.get(env, {}),
+                ends_with=self.ends_with,
+            )
 
 
 # -- requests
@@ -283,7 +252,7 @@ def test_a_setting_gets_the_plans_deadline_until_the_default_is_known() -> None:
 def test_a_setting_gets_no_more_time_than_some_launches_of_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_module, "_SHORTEST_DEADLINE_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "SHORTEST_DEADLINE_SECONDS", 0.5)
     site = Site()
 
     site.measure()
@@ -295,11 +264,11 @@ def test_a_setting_gets_no_more_time_than_some_launches_of_the_default(
 
 
 def test_the_start_of_the_agents_makes_no_deadline_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "_SHORTEST_DEADLINE_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "SHORTEST_DEADLINE_SECONDS", 0.5)
     site = Site()
     open_channel = site.channels.open
     clock = [0.0]
-    monkeypatch.setattr(agent_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(sets.time, "monotonic", lambda: clock[0])
 
     def slow_open(node: Node, command: Any) -> Any:
         clock[0] += 5.0
@@ -310,6 +279,333 @@ def test_the_start_of_the_agents_makes_no_deadline_longer(monkeypatch: pytest.Mo
     site.measure(TUNED)
 
     assert site.trials()[1]["plan"]["deadline_seconds"] == 0.5
+
+
+# -- what a plan asks for
+
+
+def test_the_plan_goes_along_whole() -> None:
+    site = Site(as_nodes=2)
+    plan = BenchPlan(
+        BackendName.NCCL,
+        "all_gather",
+        "int8",
+        (8192,),
+        repeats=2,
+        layout=Layout.RAILS,
+        in_place=False,
+        single_calls=100,
+        overlap=True,
+    )
+
+    launch = site.measure(TUNED, plan=plan)
+
+    (trial,) = site.trials()
+    needs_bytes = trial["plan"].pop("needs_bytes")
+    assert trial["plan"] == {
+        "collective": "all_gather",
+        "dtype": "int8",
+        "layout": "rails",
+        "in_place": False,
+        "sizes_bytes": [8192],
+        "repeats": 2,
+        "single_calls": 100,
+        "overlap": True,
+        "slowest_seconds": [],
+        "deadline_seconds": 60.0,
+    }
+    assert needs_bytes == communicator_bytes(TUNED, "all_gather", ranks=4, nodes=4)
+    assert (trial["ranks_per_node"], trial["as_nodes"], trial["local_ranks"]) == (1, 2, 2)
+    assert (launch.collective, launch.dtype, launch.layout, launch.in_place) == (
+        "all_gather",
+        "int8",
+        Layout.RAILS,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "ranks"), [(Layout.WORLD, 4), (Layout.WITHIN_NODE, 2), (Layout.RAILS, 2), (Layout.PAIRS, 2)]
+)
+def test_a_launch_says_how_many_ranks_a_communicator_has(layout: Layout, ranks: int) -> None:
+    launch = Site().measure(plan=msgspec.structs.replace(PLAN, layout=layout))
+
+    assert (launch.ranks, launch.communicator_ranks) == (4, ranks)
+
+
+@pytest.mark.parametrize(
+    ("layout", "per_node"), [(Layout.WITHIN_NODE, 1), (Layout.PAIRS, 3), (Layout.RAILS, 2)]
+)
+def test_a_layout_that_leaves_a_rank_alone_is_refused_before_anything_is_started(
+    layout: Layout, per_node: int
+) -> None:
+    site = Site(ranks_per_node=per_node)
+    plan = msgspec.structs.replace(PLAN, layout=layout)
+
+    with pytest.raises(InputError, match=f"layout `{layout.value}` leaves ranks alone"):
+        site.measure(nodes=NODES if layout is Layout.WITHIN_NODE else NODES[:1], plan=plan)
+
+    assert site.trials() == []
+
+
+def test_gloo_needs_no_memory_of_a_gpu() -> None:
+    site = Site(BackendName.GLOO)
+
+    site.measure()
+
+    assert site.trials()[0]["plan"]["needs_bytes"] == 0
+
+
+# -- limits of time
+
+
+def test_a_setting_is_cut_off_at_some_times_what_the_default_takes() -> None:
+    site = Site()
+
+    site.measure()
+    site.measure(TUNED)
+    site.measure()
+
+    # the slowest rank's median is (4 + 2) / 2, and its call before that took 1
+    assert [trial["variants"][0]["slowest_seconds"] for trial in site.trials()] == [[], [[8192, 24.0]], []]
+
+
+def test_limits_are_of_the_same_plan_and_the_same_nodes() -> None:
+    site = Site()
+
+    site.measure()
+    site.measure(TUNED, plan=msgspec.structs.replace(PLAN, collective="broadcast"))
+    site.measure(TUNED, nodes=NODES[:1])
+
+    assert [trial["variants"][0]["slowest_seconds"] for trial in site.trials()] == [[], [], []]
+
+
+def test_a_launch_that_was_cut_off_says_where_and_by_what() -> None:
+    site = Site()
+    site.script[TUNED] = {"results": [of_size(8192, [], slower_than_seconds=24.0)]}
+
+    site.measure()
+    launch = site.measure(TUNED)
+
+    assert launch.error == "cut off at 8K: a call took longer than 24.0 s, 8 times the default's"
+    assert (launch.results[0].slower_than_seconds, launch.is_usable) == (24.0, False)
+
+
+def test_the_operators_own_limits_win() -> None:
+    site = Site()
+
+    site.measure(TUNED, plan=msgspec.structs.replace(PLAN, slowest_seconds=((8192, 0.5),)))
+
+    assert site.trials()[0]["variants"][0]["slowest_seconds"] == [[8192, 0.5]]
+
+
+# -- what was in force
+
+
+def test_a_setting_that_did_not_reach_a_rank_is_an_error() -> None:
+    site = Site()
+    site.script[TUNED] = {"in_force": {"NCCL_SOCKET_NTHREADS": "1"}}
+
+    launch = site.measure(TUNED)
+
+    assert launch.error == "NCCL_SOCKET_NTHREADS=4 did not reach ranks 0-3: it has 1"
+    assert launch.in_force == (("NCCL_SOCKET_NTHREADS", "1"),)
+
+
+def test_a_launch_carries_what_rank_0_had() -> None:
+    assert Site().measure(TUNED).in_force == (("NCCL_SOCKET_NTHREADS", "4"),)
+
+
+# -- wrong results
+
+
+def test_a_wrong_result_is_an_error_with_its_place_and_ends_the_setting() -> None:
+    site = Site()
+    site.script[TUNED] = {"results": [of_size(8192, [1.0, 1.0], is_correct=False)]}
+
+    launch = site.measure(TUNED)
+
+    assert launch.error == "wrong all_reduce at 8K on ranks 0-3"
+    assert not launch.is_usable
+    assert not site.backend.can_measure(TUNED)
+    assert site.backend.can_measure(DEFAULTS)
+
+
+# -- settings that share processes
+
+
+def test_settings_that_are_read_again_share_one_trial() -> None:
+    site = Site()
+
+    made = site.together(DEFAULTS, RING, TREE)
+
+    (trial,) = site.trials()
+    assert [variant["env"] for variant in trial["variants"]] == [{}, RING.as_dict(), TREE.as_dict()]
+    assert [(launch.index, launch.env, launch.processes) for launch in made] == [
+        (5, DEFAULTS, 5),
+        (6, RING, 5),
+        (7, TREE, 5),
+    ]
+    assert [bool(launch.setup_seconds) for launch in made] == [True, False, False]
+    assert site.kept == list(made)
+
+
+def test_a_launch_by_itself_has_processes_of_its_own() -> None:
+    assert Site().measure(RING).processes is None
+
+
+def test_each_set_of_processes_has_a_number_that_no_other_one_of_the_file_has() -> None:
+    made = Site().together(DEFAULTS, TUNED, RING)
+
+    assert [(launch.index, launch.env, launch.processes) for launch in made] == [
+        (5, DEFAULTS, 5),
+        (6, RING, 5),
+        (7, TUNED, 7),
+    ]
+
+
+def test_the_inventorys_variables_are_part_of_every_setting() -> None:
+    site = Site(env=nccl_env({"NCCL_CROSS_NIC": 1, "NCCL_ALGO": "Tree"}))
+
+    made = site.together(DEFAULTS, RING)
+
+    (trial,) = site.trials()
+    assert trial["env"] == {"NCCL_CROSS_NIC": "1"}
+    assert [variant["env"]["NCCL_ALGO"] for variant in trial["variants"]] == ["Tree", "Ring"]
+    assert [(launch.env, launch.error) for launch in made] == [(DEFAULTS, None), (RING, None)]
+
+
+def test_limits_of_channels_go_into_the_configuration() -> None:
+    site = Site()
+    asked = nccl_env({"NCCL_MIN_CTAS": 16})
+
+    made = site.together(DEFAULTS, asked)
+
+    assert [variant["config"] for variant in site.trials()[0]["variants"]] == [
+        {},
+        {"minCTAs": 16, "maxCTAs": 64},
+    ]
+    assert [(launch.env, launch.error) for launch in made] == [(DEFAULTS, None), (asked, None)]
+
+
+def test_an_older_library_on_one_node_decides_what_can_be_shared() -> None:
+    site = Site()
+    site.nccl["n2"] = "2.16.5"
+
+    site.together(DEFAULTS, nccl_env({"NCCL_MIN_CTAS": 16}))
+
+    assert len(site.trials()) == 2
+
+
+def test_a_reloading_library_is_told_what_to_reload_and_readers_are_told_too() -> None:
+    site = Site()
+    site.nccl = dict.fromkeys(site.nccl, "2.30.7")
+
+    made = site.together(DEFAULTS, TUNED)
+
+    (trial,) = site.trials()
+    assert trial["env"] == {"NCCL_NO_CACHE": "NCCL_SOCKET_NTHREADS"}
+    assert all("no production setting" in launch.notes[0] for launch in made)
+
+
+def test_a_setting_that_fails_ends_its_set_and_those_behind_it_run_in_a_new_one() -> None:
+    site = Site()
+    site.script[RING] = "rank 2 was killed by signal 11 (SIGSEGV)"
+
+    made = site.together(DEFAULTS, RING, TREE)
+
+    assert [launch.error for launch in made] == [None, "rank 2 was killed by signal 11 (SIGSEGV)", None]
+    assert [(launch.index, launch.processes) for launch in made] == [(5, 5), (6, 5), (7, 7)]
+    assert [[variant["env"] for variant in trial["variants"]] for trial in site.trials()] == [
+        [{}, RING.as_dict(), TREE.as_dict()],
+        [TREE.as_dict()],
+    ]
+
+
+def test_a_wrong_result_ends_its_set_and_is_not_blamed_on_the_next_setting() -> None:
+    site = Site()
+    site.script[RING] = {"results": [of_size(8192, [1.0, 1.0], is_correct=False)]}
+
+    made = site.together(DEFAULTS, RING, TREE)
+
+    assert [launch.error for launch in made] == [None, "wrong all_reduce at 8K on ranks 0-3", None]
+    assert len(site.trials()) == 2
+
+
+def test_every_setting_of_a_set_may_fail() -> None:
+    site = Site()
+    site.script = dict.fromkeys((DEFAULTS, RING, TREE), "no luck")
+
+    made = site.together(DEFAULTS, RING, TREE)
+
+    assert [launch.error for launch in made] == ["no luck"] * 3
+    assert [launch.processes for launch in made] == [5, 6, 7]
+
+
+def test_what_was_measured_counts_when_the_processes_fail_at_their_very_end() -> None:
+    site = Site()
+    site.ends_with = "rank 1: ncclCommDestroy: system error"
+
+    made = site.together(DEFAULTS, RING)
+
+    assert [launch.error for launch in made] == [None, None]
+    assert [launch.notes for launch in made] == [
+        (),
+        ("measured, but its processes did not end well: rank 1: ncclCommDestroy: system error",),
+    ]
+
+
+def test_an_agent_that_is_lost_in_a_set_costs_nothing_that_was_measured() -> None:
+    site = Site()
+    deaths = iter(["dies"])
+
+    def first_time_only(env: NcclEnv) -> Any:
+        return next(deaths, {}) if env == TREE else {}
+
+    site.script = _Script(first_time_only)
+
+    made = site.together(DEFAULTS, RING, TREE)
+
+    assert [(launch.env, launch.error, launch.processes) for launch in made] == [
+        (DEFAULTS, None, 5),
+        (RING, None, 5),
+        (TREE, None, 7),
+    ]
+
+
+def test_launches_before_a_node_that_is_lost_for_good_have_been_kept() -> None:
+    site = Site()
+    site.script[TREE] = "dies"
+
+    with pytest.raises(HostError, match="the bench agent ended"):
+        site.together(DEFAULTS, RING, TREE)
+
+    assert [launch.env for launch in site.kept] == [DEFAULTS, RING]
+
+
+def test_a_launch_that_cannot_be_kept_ends_the_trial_everywhere() -> None:
+    site = Site()
+
+    def full(launch: Launch) -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        site.backend.measure_together(
+            NODES, (DEFAULTS, RING), PLAN, first_index=0, purpose="test", on_launch=full
+        )
+
+    assert site.measure().error is None
+
+
+class _Script(dict[NcclEnv, Any]):
+    """A script that is a function."""
+
+    def __init__(self, does: Any) -> None:
+        super().__init__()
+        self._does = does
+
+    def get(self, env: NcclEnv, default: Any = None) -> Any:
+        return self._does(env)
 
 
 # -- probes
@@ -351,38 +647,3 @@ def test_a_probe_of_gloo_says_that_nobody_reads_the_variables() -> None:
 
     assert probe.source.startswith("nobody")
     assert site.channels.opened == {}
-
-
-# -- NCCL's log: lines of 2.27.7 and 2.28.9, and of real clusters (MLPerf Training v5.1, Dell; nebius-solution-library)
-
-
-@pytest.mark.parametrize(
-    ("line", "name", "value"),
-    [
-        ("NCCL_SOCKET_NTHREADS set by environment to 2.", "NCCL_SOCKET_NTHREADS", "2"),
-        ("NCCL_SOCKET_IFNAME set by environment to lo", "NCCL_SOCKET_IFNAME", "lo"),
-        ("NCCL_BUFFSIZE set by environment to -2.", "NCCL_BUFFSIZE", "-2"),
-        ("NCCL_ALGO set by environment to allreduce:ring", "NCCL_ALGO", "allreduce:ring"),
-        ("NCCL_MIN_CTAS set by environment to 32.", "NCCL_MIN_CTAS", "32"),
-        (
-            "NCCL_TOPO_FILE set by environment to /var/run/nvidia-topologyd/virtualTopology.xml",
-            "NCCL_TOPO_FILE",
-            "/var/run/nvidia-topologyd/virtualTopology.xml",
-        ),
-        ("NCCL_SOCKET_IFNAME set by environment to eth0.", "NCCL_SOCKET_IFNAME", "eth0."),
-        ("NCCL_IB_HCA set to mlx5_0:1,mlx5_1:1", None, None),
-        ("Channel 00/02 : 0 1", None, None),
-    ],
-)
-def test_a_line_of_the_log_gives_the_variable_and_its_value(
-    line: str, name: str | None, value: str | None
-) -> None:
-    found = settings_in_log(1, "n1", [line])
-
-    assert [(s.name, s.value, s.evidence) for s in found] == ([(name, value, line)] if name else [])
-
-
-def test_the_first_line_of_a_variable_is_kept() -> None:
-    lines = ["NCCL_ALGO set by environment to Ring", "NCCL_ALGO set by environment to Tree"]
-
-    assert [s.value for s in settings_in_log(0, "n1", lines)] == ["Ring"]

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from topo_tune.records.bench import BenchPlan, Launch, Probe
 from topo_tune.records.inventory import Node
 from topo_tune.records.nccl_env import NcclEnv
 
+OnLaunch = Callable[[Launch], None]
+"""what is done with a launch as soon as it has ended"""
+
+
+def keep_nothing(launch: Launch) -> None:
+    """Wait for the end of all launches instead."""
+
 
 class Backend(Protocol):
     """Measures launches and probes. A launch that fails is a Launch with an `error`.
 
-    A node that cannot be reached, or goes away on the way, says nothing of the setting: then both methods try once
-    more with fresh processes on the nodes, and raise HostError when that fails as well.
+    A node that cannot be reached, or goes away on the way, says nothing of the setting: then every method tries once
+    more with fresh processes on the nodes, and raises HostError when that fails as well.
     """
 
     def measure(
@@ -29,13 +37,17 @@ class Backend(Protocol):
         *,
         first_index: int,
         purpose: str,
+        on_launch: OnLaunch = keep_nothing,
     ) -> tuple[Launch, ...]:
-        """One launch of each setting, in this order, with as few sets of processes as `bench/trials.py` allows.
+        """One launch of each setting, with as few sets of processes as `bench/trials.py` allows.
 
         Settings that differ only in what NCCL reads for each communicator share their processes: the first launch of
         each set carries the set-up, all carry its number (`Launch.processes`). A setting that hangs or fails ends its
         set; those behind it run in a new one. The launches of one set are not independent of each other as fresh
         launches are: `stats/` treats the set as the unit where it compares across sets.
+
+        Launches come, are numbered and are handed to `on_launch` in the order in which they were made, which need not
+        be that of `settings`. When HostError is raised, those before it have been handed on.
         """
 
     def probe(self, nodes: tuple[Node, ...], env: NcclEnv) -> Probe:

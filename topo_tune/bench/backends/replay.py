@@ -13,9 +13,11 @@ import statistics
 import time
 
 from topo_tune.bench.agents import AgentPool
-from topo_tune.bench.backends.agent import utc_now
+from topo_tune.bench.backends.interface import OnLaunch, keep_nothing
+from topo_tune.bench.plan import recorded
+from topo_tune.bench.sets import utc_now
 from topo_tune.bench.surface import Recording, Surface, canonical
-from topo_tune.errors import HostError
+from topo_tune.errors import HostError, InputError
 from topo_tune.records.bench import BenchPlan, Launch, Probe, SettingInForce, SizeResult, TimingMode
 from topo_tune.records.inventory import BackendName, Inventory, Node
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
@@ -60,7 +62,28 @@ class ReplayBackend:
             results=results,
             error=error,
             notes=notes,
+            collective=plan.collective,
+            dtype=plan.dtype,
+            layout=plan.layout,
+            in_place=plan.in_place,
         )
+
+    def measure_together(
+        self,
+        nodes: tuple[Node, ...],
+        settings: tuple[NcclEnv, ...],
+        plan: BenchPlan,
+        *,
+        first_index: int,
+        purpose: str,
+        on_launch: OnLaunch = keep_nothing,
+    ) -> tuple[Launch, ...]:
+        """One replayed launch after the other: recorded ones share no processes. Raises HostError."""
+        made = []
+        for index, env in enumerate(settings, start=first_index):
+            made.append(self.measure(nodes, env, plan, index=index, purpose=purpose))
+            on_launch(made[-1])
+        return tuple(made)
 
     def probe(self, nodes: tuple[Node, ...], env: NcclEnv) -> Probe:
         """Which variables each node's processes would have, by NCCL's reading rules on the node's own files."""
@@ -117,24 +140,28 @@ class ReplayBackend:
     def _draw(
         self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, index: int, purpose: str
     ) -> tuple[tuple[SizeResult, ...], str | None, tuple[str, ...]]:
+        try:
+            surface = recorded(self._surface, plan)
+        except InputError as exc:
+            return (), exc.message, ()
         in_force = self._in_force(nodes, env)
-        effective = {name: self._effective(settings) for name, settings in in_force.items()}
+        effective = {name: self._effective(found, plan.collective) for name, found in in_force.items()}
         if len(set(effective.values())) > 1:
             listed = "; ".join(f"{name}: {found}" for name, found in effective.items())
             return (), f"nodes differ in their settings, which can hang NCCL: {listed}", ()
         setting = next(iter(effective.values()))
-        unknown = sorted(set(setting.names()) - self._surface.variables)
-        if unknown or setting not in self._surface.recordings:
-            return (), f"not recorded in `{self._surface.name}`: {setting}", ()
+        unknown = sorted(set(setting.names()) - surface.variables)
+        if unknown or setting not in surface.recordings:
+            return (), f"not recorded in `{surface.name}`: {setting}", ()
         rng = random.Random(f"{self._seed}/{purpose}/{index}/{setting.short_hash()}")
         factor = self._fault_factor(nodes, setting)
-        recording, times = self._one_launch(DEFAULTS if factor is not None else setting, rng)
+        recording, times = _one_launch(surface, DEFAULTS if factor is not None else setting, rng)
         if recording.error is not None:
             return (), recording.error, ()
         results = []
         for size in plan.sizes_bytes:
             if size not in times:
-                return (), f"size {size} was not recorded in `{self._surface.name}`", ()
+                return (), f"size {size} was not recorded in `{surface.name}`", ()
             results.append(
                 SizeResult(
                     size_bytes=size,
@@ -148,7 +175,7 @@ class ReplayBackend:
             )
         return tuple(results), None, (f"in force: {setting}",)
 
-    def _effective(self, settings: dict[str, tuple[str, str]]) -> NcclEnv:
+    def _effective(self, settings: dict[str, tuple[str, str]], collective: str) -> NcclEnv:
         """What decides the time: without the inventory's own variables, which the recording had too."""
         common = set(self._inventory.env.settings)
         kept = {
@@ -156,7 +183,7 @@ class ReplayBackend:
             for name, (value, _) in settings.items()
             if name not in _WITHOUT_EFFECT and (name, value) not in common
         }
-        return canonical(NcclEnv(tuple(sorted(kept.items()))))
+        return canonical(NcclEnv(tuple(sorted(kept.items()))), collective)
 
     def _fault_factor(self, nodes: tuple[Node, ...], setting: NcclEnv) -> float | None:
         if setting == DEFAULTS:
@@ -165,27 +192,29 @@ class ReplayBackend:
         # A collective runs at the pace of its slowest node.
         return max(factors, default=None)
 
-    def _one_launch(
-        self, setting: NcclEnv, rng: random.Random
-    ) -> tuple[Recording, dict[int, tuple[float, ...]]]:
-        recordings = self._surface.recordings[setting]
-        recording = rng.choice(recordings)
-        if recording.error is not None or len(recordings) >= _ENOUGH_RECORDINGS:
-            return recording, recording.samples
-        noise = self._noise(rng)
-        return recording, {
-            size: tuple(sample * noise.get(size, 1.0) for sample in samples)
-            for size, samples in recording.samples.items()
-        }
 
-    def _noise(self, rng: random.Random) -> dict[int, float]:
-        """One of the default's launches over their median, size by size."""
-        launches = [r for r in self._surface.recordings[DEFAULTS] if r.error is None]
-        drawn = rng.choice(launches)
-        return {
-            size: statistics.median(drawn.samples[size])
-            / statistics.median(
-                statistics.median(launch.samples[size]) for launch in launches if size in launch.samples
-            )
-            for size in drawn.samples
-        }
+def _one_launch(
+    surface: Surface, setting: NcclEnv, rng: random.Random
+) -> tuple[Recording, dict[int, tuple[float, ...]]]:
+    recordings = surface.recordings[setting]
+    recording = rng.choice(recordings)
+    if recording.error is not None or len(recordings) >= _ENOUGH_RECORDINGS:
+        return recording, recording.samples
+    noise = _noise(surface, rng)
+    return recording, {
+        size: tuple(sample * noise.get(size, 1.0) for sample in samples)
+        for size, samples in recording.samples.items()
+    }
+
+
+def _noise(surface: Surface, rng: random.Random) -> dict[int, float]:
+    """One of the default's launches over their median, size by size."""
+    launches = [r for r in surface.recordings[DEFAULTS] if r.error is None]
+    drawn = rng.choice(launches)
+    return {
+        size: statistics.median(drawn.samples[size])
+        / statistics.median(
+            statistics.median(launch.samples[size]) for launch in launches if size in launch.samples
+        )
+        for size in drawn.samples
+    }
