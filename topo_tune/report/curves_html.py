@@ -8,6 +8,7 @@ from html import escape
 from topo_tune import __version__
 from topo_tune.records.bench import Launch
 from topo_tune.records.units import format_bytes
+from topo_tune.report.curves_style import COLOURS, STYLE
 from topo_tune.report.pictures import (
     CONFIDENCE,
     Curve,
@@ -26,8 +27,6 @@ from topo_tune.stats.intervals import Interval
 _WIDTH, _LEFT, _RIGHT = 820, 84, 24
 _TOP, _BOTTOM = 16, 44
 _BUSBW_HEIGHT, _GAIN_HEIGHT = 400, 260
-_KINDS = 8
-"""of colours and shapes; what comes after them begins again with the first colour and the next shape"""
 _SIDESTEP = 7
 """units between the marks of settings at one size, so that their bars can be told apart"""
 
@@ -61,7 +60,7 @@ def busbw_page(
         "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
         # Whatever a name from a node might hold, this page runs and loads nothing.
         "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<title>{_text(title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<title>{_text(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 
@@ -174,7 +173,7 @@ def _measured(x: float, y: float, low: float, high: float, number: int, words: s
     bar = ""
     if abs(low - high) > 0.1:
         caps = f"M{x - 4:.1f} {low:.1f}h8M{x - 4:.1f} {high:.1f}h8"
-        bar = f"<path class='bar c{number % _KINDS}' d='M{x:.1f} {low:.1f}V{high:.1f}{caps}'/>"
+        bar = f"<path class='bar c{number % COLOURS}' d='M{x:.1f} {low:.1f}V{high:.1f}{caps}'/>"
     return f"<g><title>{_text(words)}</title>{bar}{_mark(x, y, number)}</g>"
 
 
@@ -182,13 +181,13 @@ def _line(places: Sequence[tuple[float, float]], number: int) -> str:
     # Solid for the first, which is the default; dashes of other lengths for what is compared with it.
     dashes = "" if number == 0 else f" stroke-dasharray='{4 + 3 * (number % 4)} {3 + number // 4}'"
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    return f"<polyline class='line c{number % _KINDS}'{dashes} points='{points}'/>"
+    return f"<polyline class='line c{number % COLOURS}'{dashes} points='{points}'/>"
 
 
 def _mark(x: float, y: float, number: int) -> str:
     """Settings differ by shape as well as by colour."""
-    shape = _SHAPES[(number + number // _KINDS) % len(_SHAPES)]
-    return f"<path class='mark c{number % _KINDS}' transform='translate({x:.1f} {y:.1f})' d='{shape}'/>"
+    shape = _SHAPES[(number + number // COLOURS) % len(_SHAPES)]
+    return f"<path class='mark c{number % COLOURS}' transform='translate({x:.1f} {y:.1f})' d='{shape}'/>"
 
 
 _SHAPES = (
@@ -287,36 +286,3 @@ def _gain_words(gain: Interval) -> str:
 
 def _text(words: str) -> str:
     return escape(visible(words))
-
-
-# Colours that people with any colour vision tell apart (Okabe and Ito, 2008); lighter ones on dark ground.
-_LIGHT = ("#222222", "#d55e00", "#0072b2", "#008c66", "#a0527e", "#9a6a00", "#3d7fa6", "#6b6b00")
-_DARK = ("#eeeeee", "#ff8c42", "#56b4e9", "#2fc99a", "#e29cc3", "#e6b03c", "#9fd3f2", "#e0dc5a")
-
-
-def _colours(colours: Sequence[str]) -> str:
-    return "".join(f"--c{number}: {colour}; " for number, colour in enumerate(colours))
-
-
-_STYLE = (
-    f":root {{ color-scheme: light dark; --ground: #ffffff; --ink: #1c1c1c; --faint: #dddddd; {_colours(_LIGHT)}}}\n"
-    "@media (prefers-color-scheme: dark) {\n"
-    f":root {{ --ground: #16181c; --ink: #e6e6e6; --faint: #3a3d44; {_colours(_DARK)}}}\n}}\n"
-    + "".join(f".c{number} {{ --own: var(--c{number}); }}\n" for number in range(_KINDS))
-    + """\
-body { background: var(--ground); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto;
-       max-width: 56rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; font-weight: 600; margin-top: 2rem; }
-svg { display: block; height: auto; min-width: 34rem; width: 100%; } svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
-figure { margin: 1rem 0; overflow-x: auto; } figcaption, footer, .notes { font-size: 0.9rem; opacity: 0.85; }
-.grid { stroke: var(--faint); } .zero { stroke: var(--ink); stroke-width: 1.5; }
-.line { fill: none; stroke: var(--own); stroke-width: 1.8; } .bar { fill: none; stroke: var(--own); stroke-width: 1.5; }
-.mark { fill: var(--own); stroke: var(--ground); }
-.legend { list-style: none; padding: 0; } .legend li { display: flex; gap: 0.6rem; align-items: baseline; }
-.legend span { overflow-wrap: anywhere; } .key { flex: none; height: 1rem; min-width: 0; width: 2.25rem; align-self: center; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--faint); padding: 0.2rem 0.7rem; text-align: right; vertical-align: top; }
-td { white-space: nowrap; } tbody th { font-weight: normal; text-align: left; } thead th:first-child { text-align: left; }
-summary { cursor: pointer; } footer { margin-top: 2rem; }
-"""
-)
