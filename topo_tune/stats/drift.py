@@ -75,9 +75,7 @@ class Drift(NamedTuple):
                 f"a step: times change by {self.change:+.1%} at baseline launch {(self.first_after or 0) + 1}"
             )
             cure = "blocks confine it to one block"
-        return (
-            f"{found}; {cure}, settings measured one after the other could be off by {abs(self.over_run):.1%}"
-        )
+        return f"{found}; {cure}, settings measured one after the other could be off by up to {abs(self.over_run):.1%}"
 
 
 def find_drift(

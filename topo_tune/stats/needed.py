@@ -1,7 +1,7 @@
 """How much evidence a question needs: the smallest visible change, and the launches that would decide.
 
-How launches differ is known from baseline launches, and from few of them badly: of four, the deviation is known to a
-factor of two. So what is expected of a machine counts as some launches more, and every answer has its range.
+How launches differ is known from baseline launches, and from few of them badly: of five, the deviation may be more than
+twice what they show. So what is expected of a machine counts as some launches more, and every answer has its range.
 """
 
 from __future__ import annotations

@@ -74,15 +74,26 @@ def take_apart(
     return RecordedNoise(name, sizes_bytes, at, logs, fit[1], (logs - design @ fit) * widened)
 
 
-def draw(noise: RecordedNoise, comparisons: int, launches: int, rng: np.random.Generator) -> np.ndarray:
-    """Launches of one setting, in order of time: log seconds around zero. (comparisons, launches, sizes)"""
-    recorded, stretch = len(noise.positions), noise.stretch
+def draw(
+    noise: RecordedNoise,
+    comparisons: int,
+    launches: int,
+    rng: np.random.Generator,
+    *,
+    stretch: int | None = None,
+    is_smoothed: bool = True,
+) -> np.ndarray:
+    """Launches of one setting, in order of time: log seconds around zero. (comparisons, launches, sizes)
+
+    `stretch`: launches that are drawn together; the recording's own unless given.
+    """
+    recorded, stretch = len(noise.positions), stretch or noise.stretch
     # Round the end of the recording, so that each launch is drawn as often as the next.
     stretches = noise.residuals[(np.arange(recorded)[:, None] + np.arange(stretch)) % recorded]
     count = -(-launches // stretch)
     chosen = stretches[rng.integers(0, recorded, (comparisons, count))]
     mixed = np.tensordot(rng.normal(0, recorded**-0.5, (comparisons, count, recorded)), stretches, axes=1)
-    width = _smoothing(recorded)
+    width = _smoothing(recorded) if is_smoothed else 0.0
     residuals = ((chosen + width * mixed) / np.hypot(1, width)).reshape(comparisons, count * stretch, -1)
     return np.asarray(
         residuals[:, :launches] + _course(noise, comparisons, launches, rng)[:, :, None] * noise.slopes

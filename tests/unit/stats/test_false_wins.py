@@ -127,6 +127,7 @@ def test_the_page_is_written_with_every_table_and_says_how(tmp_path: Path) -> No
         "## The recorded noise",
         "## Alike settings",
         "## Power",
+        "## Other draws",
         "## Looks",
         "## Intervals",
     ]

@@ -54,6 +54,17 @@ def test_a_short_recording_is_drawn_launch_by_launch() -> None:
     assert abs(neighbours(draw(short, 8000, 4, np.random.default_rng(5)).mean(axis=2))) < 0.05
 
 
+def test_without_smoothing_launches_are_drawn_as_they_were_recorded() -> None:
+    noise = recording(7)._replace(slopes=np.zeros(3))
+    plain, smoothed = (
+        draw(noise, 50, 4, np.random.default_rng(9), stretch=2, is_smoothed=is_smoothed)[:, :, 0]
+        for is_smoothed in (False, True)
+    )
+
+    assert set(plain.flat) <= set(noise.residuals[:, 0])
+    assert not set(smoothed.flat) & set(noise.residuals[:, 0])
+
+
 def test_the_course_is_walked_at_the_recorded_pace_and_never_leaves_the_recording() -> None:
     still = np.zeros((20, 3))
     steep = take_apart("steep", SIZES, np.arange(20), still + 0.02 * np.arange(20)[:, None])
