@@ -7,6 +7,7 @@ from agent_doubles import node
 
 from topo_tune.bench.plan import plan_bench, weights_of
 from topo_tune.errors import InputError
+from topo_tune.records.bench import Collective, Layout
 from topo_tune.records.inventory import BackendName, Inventory, Rack, ReplayOptions, SshOptions
 
 
@@ -39,6 +40,46 @@ def test_a_replay_measures_what_was_recorded() -> None:
 def test_a_replay_of_a_size_that_was_not_recorded_is_refused_with_those_that_were() -> None:
     with pytest.raises(InputError, match=r"holds no 16K, 77\nhint: recorded: .*8K"):
         plan_bench(inventory(BackendName.REPLAY, sizes_bytes=(8 << 10, 16 << 10, 77)))
+
+
+def test_the_operators_choice_of_what_is_measured_is_the_plans() -> None:
+    plan = plan_bench(
+        inventory(BackendName.NCCL),
+        collective=Collective.ALL_TO_ALL,
+        dtype="int8",
+        layout=Layout.RAILS,
+        in_place=False,
+        single_calls=100,
+        overlap=True,
+    )
+
+    assert (plan.collective, plan.dtype, plan.layout, plan.in_place) == (
+        "alltoall",
+        "int8",
+        Layout.RAILS,
+        False,
+    )
+    assert (plan.single_calls, plan.overlap) == (100, True)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"collective": Collective.ALL_TO_ALL},
+        {"dtype": "int8"},
+        {"layout": Layout.RAILS},
+        {"in_place": False},
+    ],
+)
+def test_a_replay_of_what_was_not_recorded_is_refused(wanted: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"holds no all(.|\n)*recorded: all_reduce, bfloat16"):
+        plan_bench(inventory(BackendName.REPLAY), **wanted)
+
+
+@pytest.mark.parametrize("wanted", [{"single_calls": 10}, {"overlap": True}])
+def test_a_replay_has_nothing_beside_its_samples(wanted: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="a replay has neither single calls nor"):
+        plan_bench(inventory(BackendName.REPLAY), **wanted)
 
 
 def test_repeats_and_deadline_are_the_operators() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,64 @@ def test_a_file_that_two_runs_wrote_into_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(BrokenRecord, match="launch 1 stands where launch 2 belongs"):
         RecordedLaunches(path, Bench().measure)
+
+
+# -- launches that are asked for together
+
+
+def together(record: RecordedLaunches, bench: Bench, *settings: NcclEnv) -> tuple[Launch, ...]:
+    def measure(left: tuple[NcclEnv, ...], first: int, keep: Callable[[Launch], None]) -> None:
+        for index, env in enumerate(reversed(left), start=first):
+            keep(bench.measure(env, "bench", index))
+
+    return record.evaluate_all(settings, "bench", "all_reduce", measure)
+
+
+def test_launches_are_on_file_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:
+    path = tmp_path / "30-bench.jsonl"
+
+    made = together(RecordedLaunches(path, Bench().measure), Bench(), DEFAULTS, TUNED)
+
+    assert [launch.env for launch in made] == [TUNED, DEFAULTS]
+    assert load_lines(path, Launch) == made
+
+
+def test_only_what_is_missing_of_a_block_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "30-bench.jsonl"
+    first = together(RecordedLaunches(path, Bench().measure), Bench(), TUNED)
+    bench = Bench()
+
+    made = together(RecordedLaunches(path, bench.measure), bench, DEFAULTS, TUNED)
+
+    assert (made[0], bench.made) == (first[0], [1])
+    assert [launch.env for launch in made] == [TUNED, DEFAULTS]
+
+
+def test_a_block_of_other_settings_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "30-bench.jsonl"
+    together(RecordedLaunches(path, Bench().measure), Bench(), TUNED)
+
+    with pytest.raises(BrokenRecord, match="launch 0 was a bench of NCCL_SOCKET_NTHREADS=4"):
+        together(RecordedLaunches(path, Bench().measure), Bench(), DEFAULTS)
+
+
+def test_a_setting_counts_as_often_as_it_is_asked_for(tmp_path: Path) -> None:
+    bench = Bench()
+
+    made = together(RecordedLaunches(tmp_path / "b.jsonl", bench.measure), bench, DEFAULTS, DEFAULTS)
+
+    assert [launch.index for launch in made] == [0, 1]
+
+
+def test_what_was_kept_before_it_broke_off_is_on_file(tmp_path: Path) -> None:
+    path = tmp_path / "30-bench.jsonl"
+    record = RecordedLaunches(path, Bench().measure)
+
+    def breaks(left: tuple[NcclEnv, ...], first: int, keep: Callable[[Launch], None]) -> None:
+        keep(Bench().measure(left[0], "bench", first))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record.evaluate_all((DEFAULTS, TUNED), "bench", "all_reduce", breaks)
+
+    assert [launch.env for launch in load_lines(path, Launch)] == [DEFAULTS]

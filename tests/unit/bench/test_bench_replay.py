@@ -11,7 +11,7 @@ from agent_doubles import READY, Channels, node
 from topo_tune.bench.backends.replay import ReplayBackend
 from topo_tune.bench.surface import Recording, Surface, load_surface
 from topo_tune.errors import HostError
-from topo_tune.records.bench import BenchPlan, Launch, TimingMode
+from topo_tune.records.bench import BenchPlan, Launch, Layout, TimingMode
 from topo_tune.records.inventory import BackendName, Inventory, Rack, ReplayFault, ReplayOptions, SshOptions
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv, nccl_env
 
@@ -260,3 +260,39 @@ def test_a_node_that_is_lost_is_no_probe() -> None:
 
     with pytest.raises(HostError, match="n1: the bench agent ended"):
         site.backend.probe(NODES, DEFAULTS)
+
+
+def test_settings_that_are_asked_for_together_are_drawn_one_after_the_other() -> None:
+    site = Site()
+    kept: list[Launch] = []
+
+    made = site.backend.measure_together(
+        NODES, (DEFAULTS, ONCE), PLAN, first_index=3, purpose="test", on_launch=kept.append
+    )
+
+    assert made == tuple(kept)
+    assert [(launch.index, launch.env, launch.processes) for launch in made] == [
+        (3, DEFAULTS, None),
+        (4, ONCE, None),
+    ]
+    assert made[1].results == site.measure(ONCE, 4).results
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"collective": "all_gather"}, {"layout": Layout.RAILS}, {"in_place": False}]
+)
+def test_what_the_surface_lacks_is_an_error_and_no_guess(wanted: dict[str, Any]) -> None:
+    launch = Site().measure(**wanted)
+
+    assert launch.error is not None
+    assert launch.error.startswith("the surface `made-up` holds no ")
+
+
+def test_recordings_that_name_no_type_are_taken_for_any() -> None:
+    assert Site().measure(dtype="int8").error is None
+
+
+def test_a_launch_says_what_it_replays() -> None:
+    launch = Site().measure()
+
+    assert (launch.collective, launch.dtype, launch.in_place) == ("all_reduce", "bfloat16", True)
