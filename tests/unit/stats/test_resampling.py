@@ -77,13 +77,9 @@ def test_flipped_signs_of_alike_settings_err_as_often_as_they_say() -> None:
 
 
 def test_the_corrected_bootstrap_is_scipys() -> None:
+    # Its seed is called by another name from one version to the next; what chance leaves is far below the tolerance.
     expected = scipy.stats.bootstrap(
-        (SKEWED,),
-        np.mean,
-        confidence_level=0.9,
-        method="BCa",
-        n_resamples=20_000,
-        rng=np.random.default_rng(4),
+        (SKEWED,), np.mean, confidence_level=0.9, method="BCa", n_resamples=20_000
     ).confidence_interval
     found = bca_interval(SKEWED, 0.9)
 
