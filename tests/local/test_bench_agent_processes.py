@@ -10,136 +10,23 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_processes import DOUBLE, SECONDS, Running, all_pids, pipes_of, read, wait_for
 
-from topo_tune.bench.agents import Agent, AgentPool
+from topo_tune.bench.agents import AgentPool
 from topo_tune.bench.backends.agent import AgentBackend
 from topo_tune.connect.local import LocalConnection
-from topo_tune.connect.program import program_command
 from topo_tune.errors import ConnectionLost, MissingCapability, NodeProgramFailed
 from topo_tune.launch import LAUNCHERS
 from topo_tune.records.bench import BenchPlan
 from topo_tune.records.inventory import BackendName, ConnectionKind, Inventory, Node, Rack, SshOptions
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
 
-DOUBLE = Path(__file__).parent / "torch_double"
-SECONDS = 10.0
 PLAN = BenchPlan(BackendName.GLOO, "all_reduce", "float32", (1024,), repeats=1, deadline_seconds=20.0)
-
-
-class Running:
-    """An agent with the double, and a look at its processes from outside."""
-
-    def __init__(self, folder: Path, *before: str, **environment: str) -> None:
-        self.tag = f"TOPO_TUNE_TEST={uuid.uuid4()}"
-        self.folder = folder
-        added = {
-            "TMPDIR": str(folder),
-            "PYTHONPATH": str(DOUBLE),
-            "DOUBLE_FOLDER": str(folder),
-            **environment,
-        }
-        python = ("env", self.tag, *(f"{n}={v}" for n, v in added.items()), *before, sys.executable)
-        self.node = Node("n1", "r1", "127.0.0.1", ConnectionKind.LOCAL, python=python)
-        self.connection = LocalConnection(self.node)
-        command = program_command(python, "bench_agent", deadline_seconds=60)
-        self.agent = Agent(self.node, self.connection.start(command))
-        self.ready: dict[str, Any] = {}
-        self._trials = 0
-        self._port = 0
-
-    def start(self, backend: str = "gloo") -> dict[str, Any]:
-        return self.agent.ask({"op": "start", "backend": backend, "root": "/"}, SECONDS)
-
-    def begin(
-        self, double: str = "", ranks: int = 2, *, probe: bool = False, as_nodes: int = 1, **changes: Any
-    ) -> int:
-        """Ask for a trial; its number."""
-        self._trials += 1
-        self._port = self.agent.ask({"op": "port"}, SECONDS)["port"]
-        plan = {"sizes_bytes": [1024], "dtype": "float32", "repeats": 1, "deadline_seconds": 20}
-        request = {
-            "op": "trial",
-            "id": self._trials,
-            "node": "n1",
-            "env": {"DOUBLE": double},
-            "master": ["127.0.0.1", self._port],
-            "world_size": ranks,
-            "first_rank": 0,
-            "local_ranks": ranks,
-            "as_nodes": as_nodes,
-            "probe": probe,
-            "plan": {**plan, **changes},
-        }
-        self.agent.send(request)
-        return self._trials
-
-    def result(self) -> dict[str, Any]:
-        event = self.agent.next_event(SECONDS)
-        assert event is not None, "the agent did not answer"
-        return event
-
-    def trial(self, double: str = "", ranks: int = 2, **changes: Any) -> dict[str, Any]:
-        self.begin(double, ranks, **changes)
-        return self.result()
-
-    @property
-    def pid(self) -> int:
-        """The agent's process: the one of its tag whose parent is none of them."""
-        tagged = set(self.processes())
-        (agent,) = (pid for pid in tagged if parent_of(pid) not in tagged)
-        return agent
-
-    def processes(self) -> list[int]:
-        """Every living process that was started with this agent's tag, the agent included."""
-        return [pid for pid in all_pids() if self.tag.encode() in read(f"/proc/{pid}/environ")]
-
-    def ranks(self) -> list[int]:
-        """Every child of the agent, zombies included."""
-        agent = self.pid
-        return [pid for pid in all_pids() if parent_of(pid) == agent]
-
-    def await_hanging_ranks(self, count: int = 2) -> list[int]:
-        """The ranks, once all of them have made their first call."""
-        folder = self.folder / str(self._port)
-        wait_for(lambda: list(folder.glob("sum_1_[0-9]")), count)
-        return self.ranks()
-
-    def close(self) -> None:
-        self.agent.close()
-        self.connection.close()
-
-
-def all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""  # it has ended, or is somebody else's
-
-
-def parent_of(pid: int) -> int | None:
-    stat = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return int(stat[1]) if stat else None
-
-
-def pipes_of(pid: int) -> set[str]:
-    folder = Path(f"/proc/{pid}/fd")
-    return {target for entry in folder.iterdir() if (target := os.readlink(entry)).startswith("pipe:")}
-
-
-def wait_for(found: Callable[[], list[Any]], count: int) -> None:
-    until = time.monotonic() + SECONDS
-    while len(found()) != count:
-        assert time.monotonic() < until, f"{len(found())} found, expected {count}"
-        time.sleep(0.01)
 
 
 def errors_of(answer: dict[str, Any]) -> str:
@@ -173,7 +60,7 @@ def test_a_trial_gives_every_rank_a_result_with_a_checked_sum(shared: Running) -
     assert answer["ok"], answer["error"]
     assert [rank["rank"] for rank in answer["ranks"]] == [0, 1, 2]
     assert [rank["results"][0]["is_correct"] for rank in answer["ranks"]] == [True, True, True]
-    assert {"context", "communicator", "first_call"} == set(answer["ranks"][0]["setup"])
+    assert {"context", "communicator", "first_call", "release"} == set(answer["ranks"][0]["setup"])
 
 
 def test_two_trials_in_a_row_have_fresh_ranks(shared: Running) -> None:
@@ -219,7 +106,7 @@ def test_a_rank_that_hangs_is_killed_at_the_deadline_and_the_agent_says_where_it
 
     assert errors_of(answer) == (
         "still running at its deadline of 1.5 s, killed; "
-        "rank 0: checking the sum of 1024 bytes, rank 1: checking the sum of 1024 bytes"
+        "rank 0: checking 1024 bytes, rank 1: checking 1024 bytes"
     )
     assert shared.ranks() == []
 
@@ -313,81 +200,29 @@ def test_an_unknown_operation_is_answered(shared: Running) -> None:
     assert shared.result() == {"event": "error", "error": "unknown operation: 'dance'"}
 
 
-# -- the nccl back end, on GPUs that are none
+# -- variants
 
 
-@pytest.fixture(scope="module")
-def with_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """An agent that sees two GPUs."""
-    running = Running(tmp_path_factory.mktemp("gpus"), DOUBLE_GPUS="2")
-    running.ready = running.start("nccl")
-    yield running
-    running.close()
+def test_each_variant_is_told_before_the_result(shared: Running) -> None:
+    *variants, result = shared.variants([{}, {}, {}])
+
+    assert [(event["event"], event["index"]) for event in variants] == [("variant", n) for n in range(3)]
+    assert [[rank["rank"] for rank in event["ranks"]] for event in variants] == [[0, 1]] * 3
+    assert all(rank["results"][0]["is_correct"] for event in variants for rank in event["ranks"])
+    assert (result["ok"], result["error"], result["variants_done"]) == (True, None, 3)
 
 
-def test_an_agent_tells_its_gpus_and_its_nccl(with_gpus: Running) -> None:
-    assert (with_gpus.ready["gpus"], with_gpus.ready["nccl"]) == (2, "2.28.9")
+def test_a_single_variant_is_told_too_and_stands_in_the_result(shared: Running) -> None:
+    variant, result = shared.variants([{}])
+
+    assert (variant["index"], result["variants_done"]) == (0, 1)
+    assert result["ranks"] == variant["ranks"]
 
 
-def test_short_calls_are_timed_in_a_graph_and_checked_there_too(with_gpus: Running) -> None:
-    answer = with_gpus.trial()
+def test_a_trial_that_knows_of_no_variants_tells_none(shared: Running) -> None:
+    answer = shared.trial()
 
-    (result,) = answer["ranks"][1]["results"]
-    assert answer["ok"], answer["error"]
-    assert (result["mode"], result["calls_per_sample"], result["is_correct"]) == ("graph", 40, True)
-    assert result["samples_seconds"] == pytest.approx([200e-6])
-
-
-def test_a_sum_that_is_wrong_in_the_graph_alone_is_seen(with_gpus: Running) -> None:
-    answer = with_gpus.trial("wrong-in-graph@1")
-
-    assert [rank["results"][0]["is_correct"] for rank in answer["ranks"]] == [False, False]
-
-
-def test_ranks_that_are_no_power_of_two_are_checked_outside_the_graph(with_gpus: Running) -> None:
-    answer = with_gpus.trial(ranks=3)
-
-    assert [rank["results"][0]["is_correct"] for rank in answer["ranks"]] == [True, True, True]
-
-
-def test_a_host_that_acts_as_two_has_a_host_id_for_each_half(with_gpus: Running) -> None:
-    answer = with_gpus.trial("nothing", ranks=4, probe=True, as_nodes=2)
-
-    ids = [rank["log"][1].rpartition(" ")[2] for rank in answer["ranks"]]
-    assert ids == ["n1-part0", "n1-part0", "n1-part1", "n1-part1"]
-
-
-def test_a_probe_gives_nccls_own_words_and_leaves_no_file(with_gpus: Running) -> None:
-    answer = with_gpus.trial("nothing", probe=True)
-
-    assert answer["ok"], answer["error"]
-    assert [rank["log"] for rank in answer["ranks"]] == [["DOUBLE set by environment to nothing"]] * 2
-    assert list(with_gpus.folder.glob("topo-tune-nccl-*")) == []
-
-
-def test_a_probe_that_crashes_leaves_no_file_either(with_gpus: Running) -> None:
-    answer = with_gpus.trial("crash@1", probe=True)
-
-    assert "SIGSEGV" in answer["error"]
-    assert list(with_gpus.folder.glob("topo-tune-nccl-*")) == []
-
-
-def test_a_node_without_gpus_cannot_run_nccl(tmp_path: Path) -> None:
-    running = Running(tmp_path, DOUBLE_GPUS="0")
-
-    with pytest.raises(NodeProgramFailed, match="no GPU is visible to torch"):
-        running.start("nccl")
-
-    running.close()
-
-
-def test_a_driver_that_fails_is_told_and_not_taken_for_no_gpus(tmp_path: Path) -> None:
-    running = Running(tmp_path, DOUBLE_GPUS="driver too old")
-
-    with pytest.raises(NodeProgramFailed, match="cannot count the GPUs: RuntimeError: driver too old"):
-        running.start("nccl")
-
-    running.close()
+    assert (answer["event"], answer["variants_done"]) == ("result", 1)
 
 
 # -- the end of an agent
@@ -534,7 +369,7 @@ def test_ranks_of_two_agents_meet_and_their_sums_are_checked(site: Site) -> None
 def test_a_wrong_sum_on_any_rank_of_any_node_spoils_the_launch(site: Site) -> None:
     launch = site.measure("wrong@3")
 
-    assert (launch.error, launch.is_usable) == ("wrong sum at 1024 bytes", False)
+    assert (launch.error, launch.is_usable) == ("wrong all_reduce at 1K on rank 3", False)
 
 
 def test_a_failure_on_one_node_ends_the_trial_on_the_other_and_is_told_as_the_cause(site: Site) -> None:

@@ -39,7 +39,10 @@ _LOADER = (
 _NEEDS = {
     "collector": ("nccl_conf", "probes", "gather", "shared_libraries", "nccl_libraries"),
     "writer": ("nccl_conf",),
-    "bench_agent": ("nccl_conf",),
+    "bench_agent": (
+        *("nccl_conf", "nccl_api", "data_types", "collectives", "known_data", "known_bytes"),
+        *("marks", "environment", "meeting", "nccl_rank", "gloo_rank", "overlap", "bench_rank", "trial"),
+    ),
 }
 
 

@@ -80,11 +80,11 @@ class NcclError(Exception):
 class UniqueId(ctypes.Structure):
     """ncclUniqueId: what ranks must share before they can meet. Passed by value."""
 
-    _fields_ = [("internal", ctypes.c_char * 128)]  # noqa: RUF012
+    _fields_ = [("internal", ctypes.c_char * 128)]
 
 
 class _SimulationInfo(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("size", ctypes.c_size_t),
         ("magic", ctypes.c_uint),
         ("version", ctypes.c_uint),
@@ -139,12 +139,16 @@ class Nccl:
         structure.size = ctypes.sizeof(self._config)
         structure.magic = _API_MAGIC
         structure.version = self.code
-        known = [name for name, kind, _ in _CONFIG_FIELDS if kind is ctypes.c_int and hasattr(structure, name)]
+        known = [
+            name for name, kind, _ in _CONFIG_FIELDS if kind is ctypes.c_int and hasattr(structure, name)
+        ]
         for name in known:
             setattr(structure, name, UNDEFINED)
         for name, value in (config or {}).items():
             if name not in known:
-                raise ValueError("NCCL %s has no `%s` in its configuration" % (version_text(self.version), name))
+                raise ValueError(
+                    "NCCL %s has no `%s` in its configuration" % (version_text(self.version), name)
+                )
             setattr(structure, name, int(value))
         handle = ctypes.c_void_p()
         self._call(
@@ -251,9 +255,16 @@ class Communicator:
             raise NcclError("asynchronous part of a call", result.value, self._nccl.last_words(self._handle))
 
     def destroy(self) -> None:
-        """Wait for everything that was asked, and let go. All ranks must do it."""
+        """Wait for everything that was asked, and let go. All ranks must do it.
+
+        Waits for ever while a CUDA graph exists that has calls on it (`persistentRefs` in NCCL's src/init.cc).
+        """
         self._nccl._call("ncclCommFinalize", self._handle, handle=self._handle)
         self._nccl._call("ncclCommDestroy", self._handle)
+
+    def abort(self) -> None:
+        """Let go without waiting for anybody. No rank may still need anything of this one; graphs as in `destroy`."""
+        self._nccl._call("ncclCommAbort", self._handle)
 
     def _run(self, name: str, send: int, receive: int, *arguments: Any, stream: int) -> None:
         self._nccl._call(
@@ -291,7 +302,9 @@ def config_structure(version: Tuple[int, ...]) -> Any:
 
 def config_fields(version: Tuple[int, ...]) -> Tuple[str, ...]:
     """Names of the whole-number fields that this version takes."""
-    return tuple(name for name, kind, since in _CONFIG_FIELDS if kind is ctypes.c_int and version[:2] >= since)
+    return tuple(
+        name for name, kind, since in _CONFIG_FIELDS if kind is ctypes.c_int and version[:2] >= since
+    )
 
 
 def _size(count: int) -> Any:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
+import re
 import socket
-from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from topo_tune.on_node import bench_agent
-from topo_tune.on_node.bench_agent import AT, Rank, RankLog, Trial, graph_pattern_of, pattern_of
-
-BFLOAT16_BITS = 8
-WORLDS = (2, 3, 8, 16, 24, 64, 65, 96, 128, 200, 512, 1000)
-
-
-def significant_bits(value: int) -> int:
-    """How many binary digits a number needs, without the zeros at its end."""
-    return len(bin(value)[2:].rstrip("0"))
+from topo_tune.connect.program import bundle
+from topo_tune.on_node import bench_agent, bench_rank, meeting, trial
+from topo_tune.on_node.bench_rank import NcclLog
+from topo_tune.on_node.marks import AT
+from topo_tune.on_node.trial import Rank, RankLog, Trial
 
 
 def log_of(*pieces: bytes) -> RankLog:
@@ -32,52 +28,6 @@ def log_of(*pieces: bytes) -> RankLog:
     os.close(write_end)
     log.close()
     return log
-
-
-# -- sums that are exact
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_no_part_of_a_sum_is_too_large_for_bfloat16(world: int) -> None:
-    # all values are positive, so whatever order they are added in, no part is larger than the whole
-    assert max(bench_agent.sum_of_patterns(world)) <= 1 << BFLOAT16_BITS
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_a_sum_without_any_one_rank_is_seen(world: int) -> None:
-    assert all(any(pattern_of(rank, world)) for rank in range(world))
-
-
-def test_a_sum_that_counts_a_neighbour_twice_is_seen() -> None:
-    assert all(pattern_of(rank, 24) != pattern_of(rank + 1, 24) for rank in range(23))
-
-
-def test_the_sum_is_that_of_all_ranks() -> None:
-    assert [pattern_of(rank, 2) for rank in range(2)] == [[0, 1, 2], [1, 2, 0]]
-    assert bench_agent.sum_of_patterns(2) == [1, 3, 2]
-
-
-@pytest.mark.parametrize("world", [2, 4, 8, 16, 32, 64])
-def test_every_part_of_a_captured_sum_is_exact_in_bfloat16(world: int) -> None:
-    first = [sum(column) for column in zip(*(graph_pattern_of(r, world) for r in range(world)), strict=True)]
-
-    # later calls add `world` equal powers of two: their parts are 1, 2, ... world times it
-    assert {significant_bits(value) for value in first} == {1}
-    assert max(significant_bits(count) for count in range(1, world + 1)) <= BFLOAT16_BITS
-
-
-@pytest.mark.parametrize("world", [2, 8, 64])
-def test_what_a_graph_leaves_is_the_sum_times_the_ranks_for_each_further_call(world: int) -> None:
-    expected = bench_agent.sum_of_graph_patterns(world)
-
-    assert expected is not None
-    assert expected[:3] == [4.0**0 * world**19, 2.0 * world**19, 4.0 * world**19]
-    assert max(expected) < 3.3e38  # bfloat16's largest
-
-
-@pytest.mark.parametrize("world", [3, 24, 128])
-def test_where_a_captured_sum_cannot_be_exact_there_is_none_to_check(world: int) -> None:
-    assert bench_agent.sum_of_graph_patterns(world) is None
 
 
 # -- a rank's log
@@ -104,7 +54,7 @@ def test_a_line_in_two_pieces_is_one_line() -> None:
 def test_a_line_without_end_is_cut() -> None:
     log = log_of(*[b"x" * 60_000] * 10, b" the end")
 
-    assert len(log.tail()) <= bench_agent.LOG_TAIL_BYTES
+    assert len(log.tail()) <= trial.LOG_TAIL_BYTES
     assert log.tail().endswith(" the end")
 
 
@@ -117,6 +67,12 @@ def test_a_flood_leaves_the_mark_that_came_before_it() -> None:
 # -- NCCL's log
 
 
+def log_at(path: Path) -> NcclLog:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "environ", {})
+        return NcclLog(str(path))
+
+
 def test_of_nccls_log_what_tells_settings_and_choices_is_kept_without_its_prefix(tmp_path: Path) -> None:
     log = tmp_path / "nccl.log"
     log.write_text(
@@ -126,7 +82,7 @@ def test_of_nccls_log_what_tells_settings_and_choices_is_kept_without_its_prefix
         "gpu-node-06:334783:335233 [0] NCCL INFO Using network IBext_v10\n"
     )
 
-    assert bench_agent.read_log(str(log)) == [
+    assert log_at(log).news() == [
         "NCCL_MIN_CTAS set by environment to 32.",
         "Using network IBext_v10",
     ]
@@ -136,15 +92,28 @@ def test_a_long_log_is_cut(tmp_path: Path) -> None:
     log = tmp_path / "nccl.log"
     log.write_text("NCCL WARN again\n" * 10_000)
 
-    assert len(bench_agent.read_log(str(log))) == bench_agent.PROBE_LOG_LINES
+    assert len(log_at(log).news()) == bench_rank.PROBE_LOG_LINES
+
+
+def test_a_log_that_grows_is_told_piece_by_piece(tmp_path: Path) -> None:
+    log = tmp_path / "nccl.log"
+    told = log_at(log)
+
+    before = told.news()
+    log.write_text("NCCL WARN one\n")
+    first = told.news()
+    with log.open("a") as file:
+        file.write("NCCL WARN two\n")
+
+    assert (before, first, told.news()) == ([], ["NCCL WARN one"], ["NCCL WARN two"])
 
 
 # -- the rest
 
 
 def test_a_long_message_is_told_in_its_first_lines() -> None:
-    assert bench_agent.first_line("\none\n  two \n\nthree\nfour\n") == "one | two | three"
-    assert len(bench_agent.first_line("x" * 5000)) == 600
+    assert bench_rank.first_line("\none\n  two \n\nthree\nfour\n") == "one | two | three"
+    assert len(bench_rank.first_line("x" * 5000)) == 600
 
 
 def test_a_free_port_can_be_listened_on() -> None:
@@ -154,12 +123,12 @@ def test_a_free_port_can_be_listened_on() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.12", "localhost"])
 def test_this_machine_is_reached_over_loopback(host: str) -> None:
-    assert bench_agent.interface_towards(host, 1) == "lo"
+    assert meeting.interface_towards(host, 1) == "lo"
 
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
 def test_an_ipv6_address_has_an_interface_too() -> None:
-    assert bench_agent.interface_towards("::1", 1) == "lo"
+    assert meeting.interface_towards("::1", 1) == "lo"
 
 
 def test_a_name_that_nobody_knows_has_no_interface(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,18 +137,28 @@ def test_a_name_that_nobody_knows_has_no_interface(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
 
-    assert bench_agent.interface_towards("no-such-host.invalid", 1) is None
+    assert meeting.interface_towards("no-such-host.invalid", 1) is None
 
 
 def test_an_address_of_nobody_has_no_interface() -> None:
-    assert bench_agent.interface_of("192.0.2.1") is None
+    assert meeting.interface_of("192.0.2.1") is None
 
 
-@pytest.mark.parametrize("name", ["bench_agent", "nccl_conf"])
-def test_it_is_written_in_the_python_that_old_nodes_have(name: str) -> None:
-    source = (resources.files("topo_tune.on_node") / f"{name}.py").read_text("utf-8")
+def test_it_and_all_it_brings_along_is_written_in_the_python_that_old_nodes_have() -> None:
+    sources = json.loads(bundle("bench_agent"))
 
-    ast.parse(source, feature_version=(3, 8))
+    assert {"bench_agent", "bench_rank", "nccl_api"} <= {name for name, _ in sources}
+    for _, source in sources:
+        ast.parse(source, feature_version=(3, 8))
+
+
+def test_all_that_it_imports_of_its_siblings_is_brought_along_before_it() -> None:
+    known: set[str] = set()
+    for name, source in json.loads(bundle("bench_agent")):
+        wanted = set(re.findall(r"from topo_tune\.on_node\.(\w+) import", source))
+        wanted |= set(re.findall(r"from topo_tune\.on_node import ([\w, ]+)", source))
+        assert {part.strip() for names in wanted for part in names.split(",")} <= known, name
+        known.add(name)
 
 
 # -- what goes wrong around a trial
@@ -200,14 +179,13 @@ class Stuck(Rank):
 
 
 def test_a_rank_that_cannot_be_killed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_agent, "KILL_SECONDS", 0.01)
-    trial = Trial(REQUEST, "nccl")
-    trial.ranks = [Stuck(3)]
-    trial.fail("aborted")
+    monkeypatch.setattr(trial, "KILL_SECONDS", 0.01)
+    stuck = Trial(REQUEST, "nccl")
+    stuck.ranks = [Stuck(3)]
+    stuck.fail("aborted")
 
-    answer = trial.answer_if_over()
+    (answer,) = stuck.events()
 
-    assert answer is not None
     assert answer["error"] == "aborted; rank 3 (process 99) cannot be killed, stuck in the kernel"
 
 
@@ -219,11 +197,99 @@ def test_a_node_that_takes_no_more_processes_fails_the_trial_and_keeps_the_agent
 
     monkeypatch.setattr(os, "fork", refuse)
     before = len(os.listdir("/proc/self/fd"))
-    trial = Trial(REQUEST, "gloo")
+    refused = Trial(REQUEST, "gloo")
 
-    trial.start()
-    answer = trial.answer_if_over()
+    refused.start()
+    (answer,) = refused.events()
 
-    assert answer is not None
     assert answer["error"] == "cannot start rank 2: [Errno 11] Resource temporarily unavailable"
-    assert (trial.seconds_left(), len(os.listdir("/proc/self/fd"))) == (0.0, before)
+    assert (refused.seconds_left(), len(os.listdir("/proc/self/fd"))) == (0.0, before)
+
+
+# -- variants, as the agent sees them
+
+
+class Told(Rank):
+    """A rank without a process: what it says is put into its pipe."""
+
+    def __init__(self, number: int) -> None:
+        read_end, self.write_end = os.pipe()
+        log_end, other_end = os.pipe()
+        os.close(other_end)
+        super().__init__(number, 99, read_end, RankLog(log_end))
+
+    def say(self, variant: int, error: str | None = None) -> None:
+        line = {"variant": variant, "rank": self.number, "error": error}
+        os.write(self.write_end, json.dumps(line).encode() + b"\n")
+
+    def end(self) -> None:
+        os.write(self.write_end, b'{"end": true}\n')
+        os.close(self.write_end)
+
+    def is_reaped(self) -> bool:
+        return True
+
+
+def trial_of_three_variants() -> tuple[Trial, Told, Told]:
+    request = {"id": 1, "first_rank": 0, "local_ranks": 2, "plan": {"deadline_seconds": 60}}
+    made = Trial({**request, "variants": [{}, {}, {}]}, "nccl")
+    ranks = Told(0), Told(1)
+    made.ranks = list(ranks)
+    return made, *ranks
+
+
+def told(events: list[dict[str, object]]) -> list[object]:
+    return [event.get("index", "result") for event in events]
+
+
+def test_a_variant_is_told_when_all_ranks_have_answered_it() -> None:
+    made, first, second = trial_of_three_variants()
+
+    first.say(0)
+    made.read([first.pipe])
+    before = made.events()
+    second.say(0)
+    made.read([second.pipe])
+
+    assert (told(before), told(made.events())) == ([], [0])
+
+
+def test_each_variant_has_the_deadline_anew() -> None:
+    made, first, second = trial_of_three_variants()
+    made.deadline -= 50
+    first.say(0)
+    second.say(0)
+    made.read([first.pipe, second.pipe])
+
+    made.events()
+
+    assert made.seconds_left() > 50
+
+
+def test_what_ranks_had_said_when_one_of_them_failed_is_kept() -> None:
+    made, first, second = trial_of_three_variants()
+    first.say(0)
+    second.say(0)
+    first.say(1, "rank 0: no luck")
+
+    # the agent has not come to the second rank's words yet
+    made.read([first.pipe])
+    variant, result = made.events()
+
+    assert variant["index"] == 0
+    assert (result["ok"], result["error"], result["variants_done"]) == (False, "rank 0: no luck", 1)
+    assert [rank["error"] for rank in result["ranks"]] == ["rank 0: no luck"]
+
+
+def test_ranks_that_end_early_and_well_have_done_what_they_told() -> None:
+    made, first, second = trial_of_three_variants()
+    for rank in (first, second):
+        rank.say(0)
+        rank.end()
+
+    for _ in range(2):
+        made.read([rank.pipe for rank in (first, second) if rank.is_open])
+    events = made.events()
+
+    assert (told(events), made.is_over) == ([0, "result"], True)
+    assert (events[-1]["ok"], events[-1]["variants_done"]) == (True, 1)

@@ -1,4 +1,4 @@
-"""A tiny stand-in for torch: as much of it as the bench agent uses, with numpy for numbers."""
+"""A tiny stand-in for torch: as much of it as the ranks of the bench agent use, with numpy for numbers."""
 
 from __future__ import annotations
 
@@ -6,48 +6,62 @@ from typing import Any
 
 import numpy
 
+from torch import state
+
 __version__ = "0.0.double"
-float32 = bfloat16 = numpy.dtype("float32")
-int64 = numpy.dtype("int64")
+float32 = numpy.dtype("float32")
+bfloat16 = numpy.dtype("uint16")
+uint8 = numpy.dtype("uint8")
+
+SECONDS_A_PRODUCT = 500e-6
 
 
 class Tensor:
-    def __init__(self, values: Any) -> None:
-        self.values = values
-
-    def element_size(self) -> int:
-        return int(self.values.itemsize)
+    def __init__(self, values: Any, device: str = "cpu") -> None:
+        self.values, self.device = values, device
 
     def numel(self) -> int:
         return int(self.values.size)
 
+    def data_ptr(self) -> int:
+        return int(self.values.ctypes.data)
+
+    def view(self, dtype: Any) -> Tensor:
+        return Tensor(self.values.view(dtype), self.device)
+
+    def to(self, device: str) -> Tensor:
+        return Tensor(self.values, device)
+
     def zero_(self) -> None:
         self.values[...] = 0
 
+    def fill_(self, value: int) -> None:
+        self.values[...] = value
+
     def copy_(self, other: Tensor) -> None:
+        assert other.values.shape == self.values.shape
         self.values[...] = other.values
 
-    def __getitem__(self, index: Any) -> Tensor:
-        return Tensor(self.values[index.values if isinstance(index, Tensor) else index])
-
-    def __mod__(self, number: int) -> Tensor:
-        return Tensor(self.values % number)
+    def __getitem__(self, index: slice) -> Tensor:
+        return Tensor(self.values[index], self.device)
 
 
-def empty(shape: Any, dtype: Any) -> Tensor:
-    return Tensor(numpy.empty(shape, dtype))
+def zeros(size: int, dtype: Any, device: str) -> Tensor:
+    if state.is_mine("oom"):
+        raise cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    return Tensor(numpy.zeros(size, dtype), device)
 
 
-def zeros(size: int, dtype: Any = float32, device: Any = None) -> Tensor:
-    return Tensor(numpy.zeros(size, dtype))
+def rand(*size: int, dtype: Any, device: str) -> Tensor:
+    return Tensor(numpy.zeros((1, 1), dtype), device)
 
 
-def arange(size: int, device: Any, dtype: Any) -> Tensor:
-    return Tensor(numpy.arange(size, dtype=dtype))
+def matmul(one: Tensor, other: Tensor, out: Tensor) -> None:
+    state.pass_time(SECONDS_A_PRODUCT)
 
 
-def tensor(values: list[float], dtype: Any, device: Any) -> Tensor:
-    return Tensor(numpy.array(values, dtype))
+def frombuffer(data: bytearray, dtype: Any) -> Tensor:
+    return Tensor(numpy.frombuffer(data, dtype))
 
 
 def equal(one: Tensor, other: Tensor) -> bool:
