@@ -19,6 +19,7 @@ from ssh_servers import SshCluster
 from topo_tune.bench.plan import plan_bench
 from topo_tune.errors import EXIT_ANSWER_IS_NO, EXIT_DONE, EXIT_ENVIRONMENT
 from topo_tune.pipeline import journey, rolling
+from topo_tune.pipeline.benching import BenchOptions, bench
 from topo_tune.pipeline.cluster import reach
 from topo_tune.records.envelope import load
 from topo_tune.records.inventory import (
@@ -114,7 +115,7 @@ def test_four_ranks_on_two_nodes_meet_over_the_network_and_sum_right(
 
     with reach(inventory, Quiet()) as cluster:
         tuned = nccl_env({"NCCL_ALGO": "allreduce:ring"})
-        launches, notes = journey.bench(cluster, (tuned,), 2, plan, output, Quiet())
+        launches, notes = bench(cluster, (tuned,), (plan,), output, BenchOptions(launches=2), Quiet())
 
     assert [(launch.error, launch.ranks, launch.nodes) for launch in launches] == [
         (None, 4, ("n1", "n2"))

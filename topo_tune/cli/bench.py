@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topo_tune.cli import options
-from topo_tune.errors import EXIT_DONE, EXIT_ENVIRONMENT
+from topo_tune.errors import EXIT_DONE, EXIT_ENVIRONMENT, InputError, did_you_mean
 
 if TYPE_CHECKING:
     from topo_tune.records.bench import Collective, Launch, Layout
@@ -94,6 +94,16 @@ def bench(
             "--output", "-o", metavar="FILE", help="Keep raw launches here; an interrupted one goes on."
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", metavar="FILE", help="Add the launches to this surface, to be replayed."),
+    ] = None,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Bus bandwidth over size as a picture of text.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="The same as one page that loads nothing.")
+    ] = None,
     deadline: options.Deadline = 60.0,
     ignore: options.Ignore = None,
     despite_findings: options.DespiteFindings = False,
@@ -111,11 +121,17 @@ def bench(
     from topo_tune.inventory.read import read_inventory
     from topo_tune.pipeline import benching, journey
     from topo_tune.pipeline.cluster import narrowed, reach
+    from topo_tune.records.envelope import write_whole
+    from topo_tune.records.inventory import BackendName
     from topo_tune.records.nccl_env import parse_assignments
     from topo_tune.records.units import parse_dtype, parse_share, parse_sizes
+    from topo_tune.report.curves import busbw_plot
+    from topo_tune.report.curves_html import busbw_page
     from topo_tune.report.launches import launches_report
 
     inventory = narrowed(read_inventory(cluster_config), limit, exclude)
+    if record is not None and inventory.backend is BackendName.REPLAY:
+        raise InputError("a replay measures nothing that could be recorded", hint="record on real nodes")
     if sizes is not None:
         inventory = msgspec.structs.replace(inventory, sizes_bytes=parse_sizes(sizes), weights=())
     settings = tuple(parse_assignments(tuple(words.split())) for words in setting or ())
@@ -143,6 +159,7 @@ def bench(
     with Reporter(quiet=quiet, backend=inventory.backend) as reporter, reach(inventory, reporter) as cluster:
         if not despite_findings:
             journey.refuse_broken_nodes(cluster, ignored=ignore or ())
+        topology = None if record is None else journey.scan(cluster, ignored=ignore or ())[1]
         try:
             made, notes = benching.bench(cluster, settings, plans, output, chosen, reporter)
         except KeyboardInterrupt:
@@ -150,8 +167,16 @@ def bench(
             if output is not None:
                 reporter.say("what was measured is kept: the same command goes on from there")
             raise
-    lines = [*launches_report(made, plans[0].collective, plans[0].dtype), ""]
+    usual = (plans[0].collective, plans[0].dtype)
+    if record is not None and topology is not None:
+        added = benching.record_surface(record, made, inventory, topology, plans[0].dtype)
+        reporter.say(f"{added} of {len(made)} launches were added to {record}")
+    lines = [*launches_report(made, *usual), ""]
     lines += [f"# note: {note}" for note in (*notes, *_notes_of(made))]
+    if plot:
+        lines += ["", *busbw_plot(made, *usual), ""]
+    if html is not None:
+        write_whole(html, busbw_page(made, *usual, title=inventory.name, notes=notes).encode())
     told = _told(limit, exclude, ignore, despite_findings)
     lines += _again(made, str(cluster_config), plans[0].sizes_bytes, told)
     print_lines(lines, to_stderr=json)
@@ -162,7 +187,6 @@ def bench(
 
 def _collectives(words: list[str]) -> tuple[Collective, ...]:
     """From `--collective`, in the order of first appearance. Raises InputError for a name nobody has."""
-    from topo_tune.errors import InputError, did_you_mean
     from topo_tune.records.bench import Collective
 
     known = {one.value: one for one in Collective}
@@ -175,7 +199,6 @@ def _collectives(words: list[str]) -> tuple[Collective, ...]:
 
 
 def _layout(name: str) -> Layout:
-    from topo_tune.errors import InputError, did_you_mean
     from topo_tune.records.bench import Layout
 
     known = {one.value: one for one in Layout}

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from topo_tune import __version__
 from topo_tune.bench.answers import was_wrong
 from topo_tune.bench.backends.interface import Backend
 from topo_tune.bench.plan import weights_of
 from topo_tune.bench.record import MeasureAll, RecordedLaunches, conditions_of
+from topo_tune.bench.surface import append_to_surface, facts_of
 from topo_tune.errors import HostError, MeasurementFailed
 from topo_tune.pipeline.cluster import Cluster, Watch
 from topo_tune.records.bench import BenchPlan, Launch
@@ -21,6 +23,7 @@ from topo_tune.records.inventory import BackendName, Inventory, Node
 from topo_tune.records.lock import held_alone
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
 from topo_tune.records.progress import Progress
+from topo_tune.records.topology import Topology
 from topo_tune.stats.needed import EXPECTED_CVS, USUAL_CV, launch_noise, visible_change
 from topo_tune.stats.objective import mean_log_seconds, shares
 from topo_tune.stats.stopping import Answer, Rule, look, plan_looks
@@ -236,6 +239,40 @@ def _expected_cv(inventory: Inventory) -> float:
         return EXPECTED_CVS["nvlink"]
     # Sockets are the noisiest of the fabrics between nodes, and which it is nobody has asked here.
     return EXPECTED_CVS["socket"] if inventory.backend is not BackendName.GLOO else USUAL_CV
+
+
+def record_surface(
+    path: Path, launches: Sequence[Launch], inventory: Inventory, topology: Topology, dtype: str
+) -> int:
+    """Add launches to a recorded surface; how many were not in it yet. Raises as `append_to_surface` does.
+
+    A measurement that goes on tells of its first launches again: they are known by the moment at which they began.
+    """
+    known = _moments(path) if path.exists() else set()
+    launches = [launch for launch in launches if launch.started_at not in known]
+    if not launches:
+        return 0
+    facts = {
+        **facts_of(topology),
+        "ranks": str(launches[0].ranks),
+        "dtype": dtype,
+        "recorded_at": launches[0].started_at[:10],
+        "source": f"topo-tune {__version__} bench, {inventory.describe()}, back end {inventory.backend.value}",
+    }
+    return append_to_surface(path, launches, facts)
+
+
+class _Moment(msgspec.Struct):
+    at: str = ""
+
+
+def _moments(path: Path) -> set[str]:
+    """When the launches of a surface began. Lines that are none are for `append_to_surface` to refuse."""
+    found = set()
+    for line in path.read_bytes().splitlines():
+        with contextlib.suppress(msgspec.MsgspecError):
+            found.add(msgspec.json.decode(line, type=_Moment).at)
+    return found
 
 
 @contextlib.contextmanager

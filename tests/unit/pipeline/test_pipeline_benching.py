@@ -15,19 +15,22 @@ from agent_doubles import node
 
 from topo_tune.bench.backends.interface import OnLaunch
 from topo_tune.bench.plan import plan_bench
+from topo_tune.bench.surface import canonical, load_surface
 from topo_tune.errors import HostError, MeasurementFailed, Refused
 from topo_tune.pipeline import benching
-from topo_tune.pipeline.benching import BenchOptions, bench
+from topo_tune.pipeline.benching import BenchOptions, bench, record_surface
 from topo_tune.records.bench import BenchPlan, Collective, Launch, SizeResult, TimingMode
 from topo_tune.records.envelope import load_lines
 from topo_tune.records.inventory import BackendName, Inventory, Node, Rack, SshOptions
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv, nccl_env
 from topo_tune.records.progress import NodeProgress, Progress
+from topo_tune.records.topology import Fabric, Topology
 
 RING, TREE = nccl_env({"NCCL_ALGO": "Ring"}), nccl_env({"NCCL_ALGO": "Tree"})
 INVENTORY = Inventory(
     "test", (Rack("r1", (node("n1"), node("n2"))),), SshOptions(), BackendName.NCCL, sizes_bytes=(8, 16)
 )
+TOPOLOGY = Topology(2, 2, Fabric.NVLINK, Fabric.SOCKET, "2.28.9", "NVIDIA H200", "9.0", "580.159", "intel")
 PLANS = tuple(plan_bench(INVENTORY, collective=one) for one in (Collective.ALL_REDUCE, Collective.ALL_GATHER))
 
 
@@ -324,3 +327,21 @@ def test_other_limits_of_time_are_no_other_measurement(tmp_path: Path) -> None:
     plan = msgspec.structs.replace(PLANS[0], deadline_seconds=7.0, slowest_seconds=((8, 1.0),))
 
     assert len(Site().bench(launches=2, output=file, plans=(plan,))) == 2
+
+
+# -- surfaces
+
+
+def test_launches_are_added_to_a_surface_once(tmp_path: Path) -> None:
+    surface = tmp_path / "surface.jsonl"
+    made = tuple(
+        msgspec.structs.replace(launch, started_at=f"2026-01-01T00:00:0{launch.index}")
+        for launch in Site().bench(RING, launches=2)
+    )
+
+    added = [record_surface(surface, part, INVENTORY, TOPOLOGY, "bfloat16") for part in (made[:3], made)]
+
+    assert added == [3, 1]
+    loaded = load_surface(str(surface))
+    assert {env: len(found) for env, found in loaded.recordings.items()} == {DEFAULTS: 2, canonical(RING): 2}
+    assert loaded.facts["ranks"] == "4"
