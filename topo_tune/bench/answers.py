@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from topo_tune.on_node.nccl_conf import NOT_KEPT
 from topo_tune.records.bench import Launch, Overlap, SettingInForce, SizeResult, TimingMode
 from topo_tune.records.nodeset import fold
 from topo_tune.records.units import format_bytes
@@ -92,7 +93,7 @@ def not_in_force(
         # A field of the configuration leaves no variable behind.
         expected = {**asked, **{name: value for name, value in configured.items() if name in found}}
         for name, value in expected.items():
-            if found.get(name) != value:
+            if found.get(name) not in (value, NOT_KEPT):
                 has = f"it has {found[name]}" if name in found else "it is not set there"
                 wrong.setdefault(f"{name}={value} did not reach {{}}: {has}", []).append(answer["rank"])
         for name, value in gone.items():

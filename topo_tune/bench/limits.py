@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from topo_tune.records.bench import Launch
@@ -24,19 +25,19 @@ def fair_deadline(deadline_seconds: float, defaults: Sequence[Launch]) -> float:
     return min(deadline_seconds, max(SHORTEST_DEADLINE_SECONDS, float(round(fair))))
 
 
-def slowest_calls(defaults: Sequence[Launch]) -> tuple[tuple[int, float], ...]:
+def slowest_calls(defaults: Sequence[Launch], sizes_bytes: Sequence[int]) -> tuple[tuple[int, float], ...]:
     """(size in bytes, seconds): a setting whose call takes longer is cut off. Nothing while no default is known.
 
+    `sizes_bytes`: as they were asked for; what is measured may be a little less, where ranks share a size evenly.
     Calls before the samples count as well: they are issued by the host, where samples of small sizes are not.
     """
-    usual: dict[int, float] = {}
-    for size, seconds in _default_seconds(defaults).items():
-        usual[size] = max(FAIR_SHARE * seconds, SHORTEST_CALL_SECONDS)
+    slowest: dict[int, float] = {}
     for launch in defaults:
-        for result in launch.results:
-            warm = min(result.warmup_seconds, default=0.0)
-            usual[result.size_bytes] = max(usual[result.size_bytes], FAIR_SHARE * warm)
-    return tuple(sorted(usual.items()))
+        for size, result in zip(sizes_bytes, launch.results, strict=False):
+            usual = max(statistics.median(result.samples_seconds), min(result.warmup_seconds, default=0.0))
+            limit = max(FAIR_SHARE * usual, SHORTEST_CALL_SECONDS)
+            slowest[size] = max(limit, slowest.get(size, 0.0))
+    return tuple(slowest.items())
 
 
 def cut_off(launch: Launch, defaults: Sequence[Launch]) -> str | None:

@@ -192,7 +192,8 @@ class SetAtWork:
         return not_in_force(answers, of_nccl, configured=configured, gone=gone)
 
     def _slowest(self) -> tuple[tuple[int, float], ...]:
-        return self._asked.plan.slowest_seconds or slowest_calls(self._known)
+        plan = self._asked.plan
+        return plan.slowest_seconds or slowest_calls(self._known, plan.sizes_bytes)
 
     def _is_default(self, variant: Variant) -> bool:
         return self._asked.setting_of(variant) == DEFAULTS

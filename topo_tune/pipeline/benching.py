@@ -221,8 +221,9 @@ class _Session:
         """One number of a launch: its weighted mean log time; None where it is none of the plan's, or not usable."""
         if launch.collective != plan.collective or not launch.is_usable:
             return None
-        weights = weights_of(self._inventory, plan)
-        return mean_log_seconds(launch.median_seconds(), shares(plan.sizes_bytes, weights))
+        # What was measured may be a little less than what was asked, where ranks share a size evenly.
+        medians = dict(zip(plan.sizes_bytes, launch.median_seconds().values(), strict=False))
+        return mean_log_seconds(medians, shares(plan.sizes_bytes, weights_of(self._inventory, plan)))
 
 
 def _rule(options: BenchOptions, comparisons: int) -> Rule | None:

@@ -15,6 +15,7 @@ from topo_tune.bench.answers import (
     was_wrong,
     wrong_results,
 )
+from topo_tune.on_node.nccl_conf import NOT_KEPT
 from topo_tune.records.bench import Launch, Overlap, SizeResult, TimingMode
 from topo_tune.records.inventory import BackendName
 from topo_tune.records.nccl_env import DEFAULTS
@@ -132,6 +133,12 @@ def test_what_a_setting_before_left_behind_is_told() -> None:
 
 def test_what_a_file_says_in_place_of_it_is_not() -> None:
     assert in_force({"NCCL_ALGO": "Ring"}, gone={"NCCL_ALGO": "Tree"}) is None
+
+
+def test_a_secret_is_told_by_nobody() -> None:
+    has = {"NCCL_PSK": NOT_KEPT}
+
+    assert in_force(has, asked={"NCCL_PSK": "s3cret"}) is None
 
 
 def test_a_rank_that_does_not_tell_is_not_judged() -> None:

@@ -25,22 +25,26 @@ def launch(wall_seconds: float = 2.0, **sizes: Any) -> Launch:
 
 
 def test_without_a_default_nothing_is_cut_off_before_the_plans_deadline() -> None:
-    assert slowest_calls([]) == ()
+    assert slowest_calls([], (MIB,)) == ()
     assert fair_deadline(60.0, []) == 60.0
 
 
 def test_a_call_may_take_eight_times_the_slowest_of_the_defaults_medians() -> None:
     defaults = [launch(m32=((0.01, 0.01, 9.0), ())), launch(m32=((0.02, 0.02, 0.02), ()))]
 
-    assert slowest_calls(defaults) == ((32 * MIB, pytest.approx(0.16)),)
+    assert slowest_calls(defaults, (32 * MIB,)) == ((32 * MIB, pytest.approx(0.16)),)
 
 
 def test_calls_that_the_host_issues_are_measured_by_the_defaults_calls_of_that_kind() -> None:
-    assert slowest_calls([launch(m1=((6e-6,), (5e-3, 1e-3)))]) == ((MIB, pytest.approx(8e-3)),)
+    assert slowest_calls([launch(m1=((6e-6,), (5e-3, 1e-3)))], (MIB,)) == ((MIB, pytest.approx(8e-3)),)
 
 
 def test_a_short_call_is_never_cut_off_for_a_moment_of_a_busy_host() -> None:
-    assert slowest_calls([launch(m1=((6e-6,), (4e-5,)))]) == ((MIB, 2e-3),)
+    assert slowest_calls([launch(m1=((6e-6,), (4e-5,)))], (MIB,)) == ((MIB, 2e-3),)
+
+
+def test_limits_are_of_sizes_as_they_were_asked_for() -> None:
+    assert slowest_calls([launch(m1=((1.0,), ()))], (MIB + 5,)) == ((MIB + 5, 8.0),)
 
 
 @pytest.mark.parametrize(("wall", "deadline"), [(0.1, 15.0), (3.0, 24.0), (9.0, 60.0)])

@@ -109,7 +109,9 @@ class AgentBackend:
             return (
                 "back end gloo on CPUs: NCCL variables do nothing here, so the right answer is to change nothing",
             )
-        notes = ["NCCL is called by one process a GPU; calls below 2 ms are in a CUDA graph (`mode` says which)"]
+        notes = [
+            "NCCL is called by one process a GPU; calls below 2 ms are in a CUDA graph (`mode` says which)"
+        ]
         if self._inventory.as_nodes > 1:
             notes.append(
                 f"every host acts as {self._inventory.as_nodes} nodes (NCCL_HOSTID): "
