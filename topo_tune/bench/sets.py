@@ -59,11 +59,11 @@ class Asked:
         purpose: str,
         on_launch: OnLaunch,
     ) -> None:
-        self.nodes, self.plan, self.purpose = nodes, plan, purpose
+        self.nodes, self.settings, self.plan, self.purpose = nodes, settings, plan, purpose
         self.waiting: deque[Processes] = deque()
         """sets of processes; positions in them are those of `settings`"""
         self.made: list[Launch] = []
-        self._settings, self._first_index, self._on_launch = settings, first_index, on_launch
+        self._first_index, self._on_launch = first_index, on_launch
 
     @property
     def next_index(self) -> int:
@@ -72,7 +72,25 @@ class Asked:
 
     def setting_of(self, variant: Variant) -> NcclEnv:
         """The setting as it was asked for, without the inventory's own variables."""
-        return self._settings[variant.position]
+        return self.settings[variant.position]
+
+    def refused(self, env: NcclEnv, error: str) -> Launch:
+        """The launch of a setting that is not tried."""
+        return Launch(
+            index=self.next_index,
+            purpose=self.purpose,
+            nodes=tuple(node.name for node in self.nodes),
+            env=env,
+            backend=self.plan.backend,
+            ranks=0,
+            started_at=utc_now(),
+            wall_seconds=0.0,
+            error=error,
+            collective=self.plan.collective,
+            dtype=self.plan.dtype,
+            layout=self.plan.layout,
+            in_place=self.plan.in_place,
+        )
 
     def keep(self, launch: Launch) -> None:
         """One launch has ended."""

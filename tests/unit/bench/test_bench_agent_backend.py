@@ -431,6 +431,34 @@ def test_a_wrong_result_is_an_error_with_its_place_and_ends_the_setting() -> Non
     assert site.backend.can_measure(DEFAULTS)
 
 
+def test_a_setting_that_gave_a_wrong_result_is_not_started_again() -> None:
+    site = Site()
+    site.script[RING] = {"results": [of_size(8192, [1.0, 1.0], is_correct=False)]}
+
+    site.measure(RING)
+    again = site.measure(RING)
+    together = site.together(DEFAULTS, RING, TREE)
+
+    error = "not measured again in this run: wrong all_reduce at 8K on ranks 0-3"
+    assert again.error == error
+    assert [(launch.index, launch.env, launch.error) for launch in together] == [
+        (5, RING, error),
+        (6, DEFAULTS, None),
+        (7, TREE, None),
+    ]
+    assert len(site.trials()) == 2
+
+
+def test_the_default_may_be_another_thing_after_the_next_write() -> None:
+    site = Site()
+    site.script[DEFAULTS] = {"results": [of_size(8192, [1.0, 1.0], is_correct=False)]}
+    assert not site.measure().is_usable
+
+    site.script.clear()
+
+    assert site.measure().is_usable
+
+
 # -- settings that share processes
 
 

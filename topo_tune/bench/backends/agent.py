@@ -18,7 +18,7 @@ from topo_tune.errors import HostError, InputError
 from topo_tune.records.bench import BenchPlan, Launch, Probe
 from topo_tune.records.catalogue import version_tuple
 from topo_tune.records.inventory import BackendName, ConnectionKind, Inventory, Node
-from topo_tune.records.nccl_env import NcclEnv
+from topo_tune.records.nccl_env import DEFAULTS, NcclEnv
 
 _GLOO_RANKS_PER_NODE = 2
 _GRACE_SECONDS = 20.0
@@ -37,15 +37,15 @@ class AgentBackend:
         self._trials = 0
         self._defaults: dict[tuple[tuple[str, ...], BenchPlan], list[Launch]] = {}
         """usable launches of NCCL's default, by nodes and plan: what limits are taken from"""
-        self._spoiled: set[NcclEnv] = set()
-        """settings that gave a wrong result"""
+        self._spoiled: dict[NcclEnv, str] = {}
+        """settings that gave a wrong result, and which"""
 
     def measure(
         self, nodes: tuple[Node, ...], env: NcclEnv, plan: BenchPlan, *, index: int, purpose: str
     ) -> Launch:
         """One launch; whatever goes wrong in its ranks is its `error`. Raises HostError; see the interface."""
-        asked = Asked(nodes, (env,), plan, index, purpose, keep_nothing)
-        asked.waiting.append(alone(self._inventory.env.merged(env)))
+        asked = self._asked(nodes, (env,), plan, index, purpose, keep_nothing)
+        asked.waiting.extend(alone(self._inventory.env.merged(env)) for env in asked.settings)
         self._run(asked)
         return msgspec.structs.replace(asked.made[0], processes=None)
 
@@ -60,9 +60,9 @@ class AgentBackend:
         on_launch: OnLaunch = keep_nothing,
     ) -> tuple[Launch, ...]:
         """One launch of each setting, in few sets of processes. Raises HostError; see the interface."""
-        asked = Asked(nodes, settings, plan, first_index, purpose, on_launch)
+        asked = self._asked(nodes, settings, plan, first_index, purpose, on_launch)
         version = self._pool.attempt(lambda: self._nccl_version(nodes))
-        asked.waiting.extend(order((self._inventory.env.merged(env) for env in settings), version))
+        asked.waiting.extend(order((self._inventory.env.merged(env) for env in asked.settings), version))
         self._run(asked)
         return tuple(asked.made)
 
@@ -123,11 +123,30 @@ class AgentBackend:
         """End the agents."""
         self._pool.close()
 
+    def _asked(
+        self,
+        nodes: tuple[Node, ...],
+        settings: tuple[NcclEnv, ...],
+        plan: BenchPlan,
+        first_index: int,
+        purpose: str,
+        on_launch: OnLaunch,
+    ) -> Asked:
+        """What is to be measured. A setting that gave a wrong result has its launch at once, and no process more."""
+        sound = tuple(env for env in settings if env not in self._spoiled)
+        asked = Asked(nodes, sound, plan, first_index, purpose, on_launch)
+        for env in settings:
+            if env in self._spoiled:
+                asked.keep(asked.refused(env, f"not measured again in this run: {self._spoiled[env]}"))
+        return asked
+
     def _run(self, asked: Asked) -> None:
         """Every set of processes that waits, until none does. An agent that is lost costs only what it was at."""
         while asked.waiting:
             self._pool.attempt(lambda: self._one_set(asked))
-        self._spoiled |= {launch.env for launch in asked.made if was_wrong(launch)}
+        # The default is what nodes do by themselves, and that may be another thing after the next write to their files.
+        wrong = (launch for launch in asked.made if was_wrong(launch) and launch.env != DEFAULTS)
+        self._spoiled |= {launch.env: launch.error or "wrong results" for launch in wrong}
 
     def _one_set(self, asked: Asked) -> None:
         if not asked.waiting:  # an agent was lost behind the last answer
