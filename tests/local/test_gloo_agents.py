@@ -19,7 +19,7 @@ from topo_tune.bench.backends.agent import AgentBackend
 from topo_tune.bench.plan import plan_bench
 from topo_tune.connect.local import LocalConnection
 from topo_tune.launch import LAUNCHERS
-from topo_tune.records.bench import Launch, TimingMode
+from topo_tune.records.bench import BenchPlan, Launch, Layout, TimingMode
 from topo_tune.records.inventory import BackendName, ConnectionKind, Inventory, Node, Rack, SshOptions
 from topo_tune.records.nccl_env import DEFAULTS, NcclEnv, nccl_env
 
@@ -106,7 +106,7 @@ def test_times_are_those_of_calls_and_not_of_samples(backend: AgentBackend) -> N
     launch = measure(backend)
 
     assert all(1e-6 < median < 1.0 for median in launch.median_seconds().values())
-    assert dict(launch.setup_seconds).keys() == {"communicator", "context", "first_call"}
+    assert dict(launch.setup_seconds).keys() == {"communicator", "context", "first_call", "release"}
 
 
 def test_a_later_launch_needs_no_new_import(backend: AgentBackend) -> None:
@@ -139,11 +139,87 @@ def test_after_all_that_a_launch_is_as_good_as_the_first(backend: AgentBackend) 
     assert measure(backend).is_usable
 
 
-def test_a_data_type_that_torch_does_not_have_is_an_error_with_torchs_words(backend: AgentBackend) -> None:
-    launch = measure(backend, plan=msgspec.structs.replace(PLAN, dtype="float99"))
+def changed(**changes: Any) -> BenchPlan:
+    """Another plan, of one size that four ranks cannot share evenly."""
+    return msgspec.structs.replace(PLAN, **{"sizes_bytes": (5000,), "repeats": 1, **changes})
+
+
+# Not in the list: sums, broadcasts and reductions out of place, which torch has not for any back end.
+@pytest.mark.parametrize(
+    ("collective", "in_place"),
+    [
+        ("all_reduce", True),
+        ("all_gather", True),
+        ("all_gather", False),
+        ("reduce_scatter", True),
+        ("reduce_scatter", False),
+        ("broadcast", True),
+        ("reduce", True),
+        ("alltoall", False),
+        ("sendrecv", False),
+    ],
+)
+def test_every_collective_that_gloo_has_is_measured_and_right(
+    backend: AgentBackend, collective: str, in_place: bool
+) -> None:
+    launch = measure(backend, plan=changed(collective=collective, in_place=in_place))
+
+    assert launch.error is None
+    (result,) = launch.results
+    divided = collective in ("all_gather", "reduce_scatter", "alltoall")
+    assert (result.size_bytes, result.is_correct) == (4992 if divided else 5000, True)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "reduce"])
+def test_what_gloo_does_in_place_only_is_refused_out_of_place(backend: AgentBackend, collective: str) -> None:
+    launch = measure(backend, plan=changed(collective=collective, in_place=False))
 
     assert launch.error is not None
-    assert "AttributeError: module 'torch' has no attribute 'float99'" in launch.error
+    assert launch.error.endswith(f"ValueError: gloo has {collective} in place only")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_sums_of_other_data_types_are_right(backend: AgentBackend, dtype: str) -> None:
+    launch = measure(backend, plan=changed(dtype=dtype))
+
+    assert (launch.error, launch.results[0].is_correct) == (None, True)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_gloo_sums_no_fp8_and_torch_says_so(backend: AgentBackend, dtype: str) -> None:
+    launch = measure(backend, plan=changed(dtype=dtype))
+
+    assert launch.error is not None
+    assert "RuntimeError: " in launch.error
+
+
+@pytest.mark.parametrize("layout", [Layout.WITHIN_NODE, Layout.RAILS, Layout.PAIRS])
+def test_groups_of_a_layout_run_beside_each_other(backend: AgentBackend, layout: Layout) -> None:
+    launch = measure(backend, plan=changed(layout=layout))
+
+    assert (launch.error, launch.ranks, launch.results[0].is_correct) == (None, 4, True)
+
+
+def test_calls_are_timed_one_by_one_where_that_is_asked(backend: AgentBackend) -> None:
+    launch = measure(backend, plan=changed(single_calls=7))
+
+    assert len(launch.results[0].single_seconds) == 7
+
+
+def test_settings_that_share_processes_are_launches_of_their_own(backend: AgentBackend) -> None:
+    settings = (DEFAULTS, nccl_env({"NCCL_ALGO": "allreduce:ring"}), DEFAULTS)
+
+    launches = backend.measure_together(NODES, settings, changed(), first_index=3, purpose="test")
+
+    assert [(launch.index, launch.error) for launch in launches] == [(3, None), (4, None), (5, None)]
+    assert len({launch.processes for launch in launches}) == 1
+
+
+def test_a_data_type_that_nobody_knows_is_refused(backend: AgentBackend) -> None:
+    launch = measure(backend, plan=changed(dtype="float99"))
+
+    assert launch.error is not None
+    assert "no data type `float99` here; there are float32, " in launch.error
 
 
 def test_an_agent_that_is_killed_takes_its_ranks_along_and_is_replaced(backend: AgentBackend) -> None:

@@ -6,8 +6,10 @@ nodes, then by force.
 
     -> {"op": "start"}                                  <- {"event": "ready", "python", "gpus", "hostname"}
     -> {"op": "look", "candidates": [argv, ...]}        <- {"event": "looked", "found", "help", "error"}
-    -> {"op": "run", "id", "argv", "deadline_seconds"}  <- {"event": "result", "id", "ok", "error", "status", "output",
-                                                            "report", "seconds"}
+    -> {"op": "run", "id", "argv", "deadline_seconds", "node"}
+                                                        <- {"event": "result", "id", "ok", "error", "status", "output",
+                                                            "report", "seconds", "node"}
+    -> {"op": "abort", "id"}                            <- the result, with an error
 
 A word `{report}` in argv becomes the path of a file that is read and removed when the command has ended: the JSON that
 nccl-tests writes there holds the environment of the process, tokens and all, which leaves this node with nobody.
@@ -128,6 +130,9 @@ class Runner:
                 )
                 return
             self.running = Running(request)
+        elif operation == "abort":
+            if self.running is not None and self.running.identity == request.get("id"):
+                self.running.give_up("aborted: " + str(request.get("reason", "asked to")))
         else:
             say({"event": "error", "error": "unknown operation `%s`" % operation})
 
@@ -137,6 +142,7 @@ class Running:
 
     def __init__(self, request: Json) -> None:
         self.identity = request["id"]
+        self.node = request.get("node")
         self.started = time.monotonic()
         self.deadline = self.started + float(request["deadline_seconds"])
         self.deadline_seconds = float(request["deadline_seconds"])
@@ -170,6 +176,10 @@ class Running:
             return 0.0
         return max(0.0, min(self.deadline - time.monotonic(), 0.5))
 
+    def give_up(self, error: str) -> None:
+        """End it in the next step, for this reason."""
+        self.error = self.error or error
+
     def read(self, readable: List[int]) -> None:
         """Take what has been written."""
         for descriptor in self.open_pipes():
@@ -202,7 +212,8 @@ class Running:
         return {
             "event": "result",
             "id": self.identity,
-            "ok": self.error is None,
+            "node": self.node,
+            "ok": self.error is None and status == 0,
             "error": self.error,
             "status": status,
             "output": self.output.decode("utf-8", "replace"),

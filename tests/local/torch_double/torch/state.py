@@ -53,7 +53,7 @@ def go_wrong() -> None:
         for _ in range(FLOOD_PIECES):
             os.write(2, b"x" * 1023 + b"\n" + b"y" * 64512)
     if is_mine("pause"):
-        time.sleep(0.5)
+        time.sleep(0.8)
     while is_mine("hang"):
         time.sleep(60)
 
