@@ -1,17 +1,22 @@
-"""What every back end promises, over every entry of the table: nccl on scripted agents, gloo and replay for real."""
+"""What every back end promises, over every entry of the table.
+
+nccl runs on scripted agents, nccl-tests on doubles of its binaries, gloo and replay for real.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from agent_doubles import Channels, trial_events
+from nccl_tests_double import install
 
 from topo_tune.bench.agents import AgentPool
-from topo_tune.bench.backends import BACKENDS
+from topo_tune.bench.backends import BACKENDS, node_program
 from topo_tune.bench.backends.interface import Backend
 from topo_tune.bench.plan import plan_bench
 from topo_tune.connect.local import LocalConnection
@@ -22,6 +27,7 @@ from topo_tune.records.inventory import (
     BackendName,
     ConnectionKind,
     Inventory,
+    NcclTestsOptions,
     Node,
     Rack,
     ReplayOptions,
@@ -65,15 +71,29 @@ class Subject:
             for i in (1, 2)
         )
         replay = ReplayOptions("h200x2-two-node-tcp") if name is BackendName.REPLAY else None
-        self.inventory = Inventory("contract", (Rack("r1", nodes),), SshOptions(), name, replay=replay)
+        is_tests = name is BackendName.NCCL_TESTS
+        tests = NcclTestsOptions(str(install(Path(folder) / "build"))) if is_tests else None
+        self.inventory = Inventory(
+            "contract",
+            (Rack("r1", nodes),),
+            SshOptions(),
+            name,
+            ranks_per_node=2 if is_tests else None,
+            replay=replay,
+            nccl_tests=tests,
+        )
+        # Without a launcher every node is talked to, and none is measured with another.
+        layout = Layout.WITHIN_NODE if is_tests else Layout.WORLD
         self.plan = msgspec.structs.replace(
-            plan_bench(self.inventory, repeats=2, deadline_seconds=60.0), sizes_bytes=(8 << 10,)
+            plan_bench(self.inventory, layout=layout, repeats=2, deadline_seconds=60.0),
+            sizes_bytes=(8 << 10,),
         )
         self._lost: set[str] = set()
         self._channels: dict[str, Cut] = {}
         self._scripted = Channels(self._as_an_agent_would)
         launcher = LAUNCHERS["local"]()
-        pool = AgentPool(name, lambda node: launcher.commands((node,), "bench_agent")[node.name], self._open)
+        program = node_program(name)
+        pool = AgentPool(name, lambda node: launcher.commands((node,), program)[node.name], self._open)
         self.backend: Backend = BACKENDS[name](self.inventory, pool, 1)
 
     def measure(self, index: int = 5, purpose: str = "candidate", **changes: Any) -> Launch:
@@ -152,7 +172,7 @@ def test_a_launch_can_be_kept(subject: Subject) -> None:
 def test_a_launch_says_what_it_measured(subject: Subject) -> None:
     launch = subject.measure()
 
-    assert (launch.collective, launch.layout, launch.in_place) == ("all_reduce", Layout.WORLD, True)
+    assert (launch.collective, launch.layout, launch.in_place) == ("all_reduce", subject.plan.layout, True)
     assert launch.dtype == subject.plan.dtype
 
 

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from topo_tune.errors import InputError, did_you_mean
 from topo_tune.inventory.cluster_file import ClusterFile, SshBlock
+from topo_tune.inventory.nccl_tests import nccl_tests_options
 from topo_tune.inventory.nodes import node_hint, racks_of
 from topo_tune.inventory.paths import Start, has_control_character
 from topo_tune.inventory.sizes import sizes_and_weights
@@ -37,6 +38,7 @@ def build_inventory(
         weights=weights,
         bench_nodes=_bench_nodes(cluster, racks, document),
         replay=_replay(cluster, racks, document, start),
+        nccl_tests=nccl_tests_options(cluster, document),
     )
 
 
@@ -77,7 +79,7 @@ def _check_ranks(cluster: ClusterFile, document: YamlFile) -> None:
 
 def _check_roots(cluster: ClusterFile, racks: tuple[Rack, ...], document: YamlFile) -> None:
     """NCCL reads /etc/nccl.conf and nothing else, so files written elsewhere would never be in force."""
-    if cluster.bench.backend is not BackendName.NCCL:
+    if cluster.bench.backend not in (BackendName.NCCL, BackendName.NCCL_TESTS):
         return
     for position, rack in enumerate(racks):
         if any(node.root != "/" for node in rack.nodes):

@@ -97,8 +97,9 @@ class BenchBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backend: Annotated[
         BackendName,
         _meta(
-            "What makes the numbers: `nccl` (real GPUs), `gloo` (CPUs, where no NCCL variable does "
-            "anything) or `replay` (times drawn from a recorded surface)."
+            "What makes the numbers: `nccl` (real GPUs), `nccl-tests` (real GPUs, measured by NVIDIA's "
+            "nccl-tests, where a site has it), `gloo` (CPUs, where no NCCL variable does anything) or `replay` "
+            "(times drawn from a recorded surface)."
         ),
     ] = BackendName.NCCL
     nodes: (
@@ -163,6 +164,47 @@ class ReplayBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: Annotated[list[FaultEntry], _meta("Faults put in on purpose.")] = []
 
 
+class NcclTestsBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How `backend: nccl-tests` runs the binaries of NVIDIA/nccl-tests."""
+
+    folder: (
+        Annotated[
+            str,
+            _meta(
+                "Absolute path, on the nodes, of the folder that holds `all_reduce_perf` and its siblings. Without "
+                "it they are looked for on the PATH of the nodes.",
+                pattern=r"^/",
+                hint="an absolute path on the nodes, such as `/opt/nccl-tests/build`",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    launcher: (
+        Annotated[
+            str,
+            _meta(
+                "Command that starts the processes of a job, run on the job's first node, split into words as a "
+                "shell would, but not run by a shell. `{nodes}`, `{addresses}`, `{slots}`, `{ranks}`, "
+                "`{processes}`, `{node_count}` and `{processes_per_node}` stand for the job's own: "
+                "`mpirun -np {processes} -H {slots}`. Without it one process runs on each node and drives all of "
+                "its GPUs, which measures within nodes only.",
+                min_length=1,
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    gpus_per_process: Annotated[
+        int, _meta("GPUs that each process of the launcher drives (`-g` of nccl-tests).", ge=1)
+    ] = 1
+    arguments: Annotated[
+        str,
+        _meta(
+            "Further arguments of the binaries, as `-n 50 -R 1`; they replace those that topo-tune gives. Sizes, "
+            "the type and the number of GPUs are topo-tune's own."
+        ),
+    ] = ""
+
+
 class RackEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nodes that fail and change together: a rollout goes rack by rack."""
 
@@ -221,7 +263,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         _meta(
             "Prefix of every path that topo-tune reads or writes on a node; `/` is the machine itself, and all "
-            "that the back end `nccl` takes, because NCCL reads the real `/etc/nccl.conf`. "
+            "that the back ends `nccl` and `nccl-tests` take, because NCCL reads the real `/etc/nccl.conf`. "
             "`{node}` stands for the node's name; a relative path starts at the cluster file; `~` is your "
             "home (local only).",
             min_length=1,
@@ -239,8 +281,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[
             int,
             _meta(
-                "Processes started on each host. Without it: one per GPU (nccl), two (gloo), as recorded "
-                "(replay).",
+                "Ranks on each host. Without it: one per GPU (nccl, nccl-tests), two (gloo), as recorded (replay).",
                 ge=1,
             ),
         ]
@@ -253,6 +294,9 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = {}
     bench: Annotated[BenchBlock, _meta("What is measured, and what counts how much.")] = BenchBlock()
+    nccl_tests: (
+        Annotated[NcclTestsBlock, _meta("How the binaries are run, with `backend: nccl-tests`.")] | UnsetType
+    ) = UNSET
     replay: Annotated[ReplayBlock, _meta("What is replayed, with `backend: replay`.")] | UnsetType = UNSET
     addresses: Annotated[
         dict[str, str],

@@ -13,6 +13,7 @@ _TITLES = {
     "RackEntry": "rack",
     "SshBlock": "ssh",
     "BenchBlock": "bench",
+    "NcclTestsBlock": "nccl-tests",
     "ReplayBlock": "replay",
     "FaultEntry": "fault",
     "ConnectionKind": "connection",

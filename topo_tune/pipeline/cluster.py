@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from topo_tune.bench.agents import AgentPool
-from topo_tune.bench.backends import BACKENDS
+from topo_tune.bench.backends import BACKENDS, node_program
 from topo_tune.bench.backends.interface import Backend
 from topo_tune.connect import Connections, NodeEvent
 from topo_tune.connect.interface import Connection
@@ -61,9 +61,10 @@ class Cluster:
     def backend(self, seed: int = SEED) -> Iterator[Backend]:
         """The inventory's back end; its agents end with the block."""
         launcher = LAUNCHERS[self.inventory.nodes()[0].connection.value]()
+        program = node_program(self.inventory.backend)
         pool = AgentPool(
             self.inventory.backend,
-            lambda node: launcher.commands((node,), "bench_agent")[node.name],
+            lambda node: launcher.commands((node,), program)[node.name],
             lambda node, command: self.connections.to(node).start(command),
         )
         backend = BACKENDS[self.inventory.backend](self.inventory, pool, seed)

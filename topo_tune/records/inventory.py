@@ -23,6 +23,8 @@ class BackendName(enum.Enum):
 
     NCCL = "nccl"
     """real GPUs through torch's NCCL"""
+    NCCL_TESTS = "nccl-tests"
+    """real GPUs through the binaries of NVIDIA/nccl-tests that a site has"""
     GLOO = "gloo"
     """CPUs through torch's gloo; NCCL variables do nothing there"""
     REPLAY = "replay"
@@ -91,6 +93,25 @@ class ReplayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: tuple[ReplayFault, ...] = ()
 
 
+class NcclTestsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which binaries of nccl-tests are run, and how."""
+
+    folder: str = ""
+    """absolute path, on the nodes, of the folder with `all_reduce_perf` and its siblings; empty: they are on PATH"""
+    launcher: tuple[str, ...] = ()
+    """argv that starts the processes of a job, run on its first node; may hold `LAUNCHER_WORDS`. Empty: one process a
+    node, with all of its GPUs, which measures within nodes only"""
+    gpus_per_process: int = 1
+    """with a launcher: GPUs that each process drives"""
+    arguments: tuple[str, ...] = ()
+    """put behind the arguments that topo-tune gives, whose options they replace"""
+
+
+LAUNCHER_WORDS = ("nodes", "addresses", "slots", "ranks", "processes", "node_count", "processes_per_node")
+"""what may stand in braces in a launcher: node names and addresses with commas between them, `address:processes` of
+each node with commas between them, and numbers"""
+
+
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The cluster as the operator describes it."""
 
@@ -99,7 +120,7 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ssh: SshOptions
     backend: BackendName
     ranks_per_node: int | None = None
-    """None: one per GPU (nccl), two (gloo), as recorded (replay)"""
+    """None: one per GPU (nccl, nccl-tests), two (gloo), as recorded (replay)"""
     as_nodes: int = 1
     """into how many nodes NCCL shall split each host (a different NCCL_HOSTID per part); for trying the network path"""
     env: NcclEnv = DEFAULTS
@@ -111,6 +132,8 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bench_nodes: tuple[str, ...] = ()
     """nodes that a search measures on; empty: all. A rollout judges every wave on its own nodes."""
     replay: ReplayOptions | None = None
+    nccl_tests: NcclTestsOptions | None = None
+    """None: with another back end"""
 
     def nodes(self) -> tuple[Node, ...]:
         """Every node, in rack order."""

@@ -17,6 +17,7 @@ from topo_tune.records.inventory import (
     Become,
     ConnectionKind,
     Inventory,
+    NcclTestsOptions,
     Node,
     Rack,
     ReplayFault,
@@ -191,6 +192,39 @@ def test_weights_alone_are_the_sizes_too(read: Read) -> None:
 
     assert inventory.sizes_bytes == (8192, 131072)
     assert inventory.weights == ((8192, 0.0), (131072, 1.0))
+
+
+NCCL_TESTS = "bench: {backend: nccl-tests}\n"
+
+
+def test_nccl_tests_needs_no_block_of_its_own(read: Read) -> None:
+    inventory = read(ONE_RACK + NCCL_TESTS)
+
+    assert (inventory.backend, inventory.nccl_tests) == (BackendName.NCCL_TESTS, NcclTestsOptions())
+
+
+def test_nccl_tests_takes_a_folder_a_launcher_and_arguments(read: Read) -> None:
+    inventory = read(
+        ONE_RACK
+        + NCCL_TESTS
+        + "ranks_per_node: 8\n"
+        + "nccl_tests:\n"
+        + "  folder: /opt/nccl-tests/build/\n"
+        + "  launcher: srun -w {nodes} --ntasks-per-node={processes_per_node} --export='ALL,A=b c'\n"
+        + "  gpus_per_process: 4\n"
+        + "  arguments: -n 50 -R 1\n"
+    )
+
+    assert inventory.nccl_tests == NcclTestsOptions(
+        folder="/opt/nccl-tests/build",
+        launcher=("srun", "-w", "{nodes}", "--ntasks-per-node={processes_per_node}", "--export=ALL,A=b c"),
+        gpus_per_process=4,
+        arguments=("-n", "50", "-R", "1"),
+    )
+
+
+def test_other_back_ends_have_no_options_of_nccl_tests(read: Read) -> None:
+    assert read(ONE_RACK).nccl_tests is None
 
 
 def test_replay_takes_a_surface_and_faults(read: Read) -> None:
@@ -558,6 +592,71 @@ def test_a_mistake_in_the_racks_is_refused_with_line_field_and_hint(
         ("bench: {weights: {x: 1}}", 4, "$.bench.weights.x", "`x` is not a message size", "write it as `8K`"),
         ("bench: {weights: {}}", 4, "$.bench.weights", "there are no weights", "remove the key"),
         ("bench:\n  backend: replay", 5, "$.bench.backend", "has nothing to replay", "add a block such as"),
+        (
+            "nccl_tests: {folder: /opt}",
+            4,
+            "$.nccl_tests",
+            "`nccl_tests` does nothing with the back end `nccl`",
+            "bench: {backend: nccl-tests}",
+        ),
+        (
+            NCCL_TESTS + "nccl_tests: {folder: build}",
+            5,
+            "$.nccl_tests.folder",
+            "",
+            "an absolute path on the nodes",
+        ),
+        (
+            NCCL_TESTS + "nccl_tests:\n  launcher: mpirun -np {rank} ",
+            6,
+            "$.nccl_tests.launcher",
+            "`{rank}` stands for nothing",
+            "did you mean `ranks`?",
+        ),
+        (
+            NCCL_TESTS + "nccl_tests:\n  launcher: mpirun -np {} ",
+            6,
+            "$.nccl_tests.launcher",
+            "`{}` stands for nothing",
+            "known: `{nodes}`",
+        ),
+        (
+            NCCL_TESTS + 'nccl_tests:\n  launcher: mpirun "-np',
+            6,
+            "$.nccl_tests.launcher",
+            "does not split into words",
+            "",
+        ),
+        (
+            NCCL_TESTS + "nccl_tests:\n  arguments: -n 50 -b 8",
+            6,
+            "$.nccl_tests.arguments",
+            "`-b` is not yours to give: it comes from `bench: {sizes: ...}`",
+            "leave it out",
+        ),
+        (
+            NCCL_TESTS + "nccl_tests:\n  arguments: --output_file=/tmp/x.json",
+            6,
+            "$.nccl_tests.arguments",
+            "comes from topo-tune, which reads the file",
+            "",
+        ),
+        (
+            NCCL_TESTS + "nccl_tests:\n  gpus_per_process: 2",
+            6,
+            "$.nccl_tests.gpus_per_process",
+            "one process drives all GPUs",
+            "set `ranks_per_node`, or a `launcher`",
+        ),
+        (
+            NCCL_TESTS + "ranks_per_node: 8\nnccl_tests: {launcher: mpirun, gpus_per_process: 3}",
+            6,
+            "$.nccl_tests.gpus_per_process",
+            "8 ranks a node are no whole number of processes with 3 GPUs each",
+            "",
+        ),
+        (NCCL_TESTS + "as_nodes: 2", 5, "$.as_nodes", "nccl-tests cannot split a host", "remove `as_nodes`"),
+        (NCCL_TESTS + "root: /mnt", 5, "$.root", "NCCL reads the real `/etc/nccl.conf`", "remove `root`"),
         (
             "replay: {surface: x}",
             4,

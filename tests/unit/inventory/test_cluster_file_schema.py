@@ -64,14 +64,14 @@ def test_no_block_takes_unknown_keys() -> None:
     schema = cluster_file_schema()
     blocks = [schema, *(part for part in schema["$defs"].values() if part.get("type") == "object")]
 
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     assert all(block["additionalProperties"] is False for block in blocks)
 
 
 def test_enum_values_are_listed() -> None:
     definitions = cluster_file_schema()["$defs"]
 
-    assert definitions["BackendName"]["enum"] == ["gloo", "nccl", "replay"]
+    assert definitions["BackendName"]["enum"] == ["gloo", "nccl", "nccl-tests", "replay"]
     assert definitions["ConnectionKind"]["enum"] == ["local", "ssh"]
     assert definitions["Become"]["enum"] == ["none", "sudo"]
 

@@ -51,6 +51,15 @@ def test_the_container_example_starts_python_in_a_container() -> None:
     assert inventory.node("gpu009").python == ("podman", "exec", "-i", "train", "python3")
 
 
+def test_the_nccl_tests_example_starts_its_job_with_mpirun() -> None:
+    inventory = read_inventory(FOLDER / "nccl-tests.yaml")
+
+    assert inventory.backend is BackendName.NCCL_TESTS
+    assert inventory.nccl_tests is not None
+    assert inventory.nccl_tests.folder == "/opt/nccl-tests/build"
+    assert inventory.nccl_tests.launcher[:5] == ("mpirun", "-np", "{processes}", "-H", "{slots}")
+
+
 def test_the_one_host_example_splits_it_into_two_nodes_over_loopback() -> None:
     inventory = read_inventory(FOLDER / "one-host-two-nodes.yaml")
 

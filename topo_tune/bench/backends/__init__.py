@@ -15,6 +15,12 @@ def _agent(inventory: Inventory, pool: AgentPool, seed: int) -> Backend:
     return AgentBackend(inventory, pool)
 
 
+def _nccl_tests(inventory: Inventory, pool: AgentPool, seed: int) -> Backend:
+    from topo_tune.bench.backends.nccl_tests import NcclTestsBackend
+
+    return NcclTestsBackend(inventory, pool)
+
+
 def _replay(inventory: Inventory, pool: AgentPool, seed: int) -> Backend:
     from topo_tune.bench.backends.replay import ReplayBackend
     from topo_tune.bench.surface import load_surface
@@ -25,6 +31,14 @@ def _replay(inventory: Inventory, pool: AgentPool, seed: int) -> Backend:
 
 BACKENDS: dict[BackendName, Callable[[Inventory, AgentPool, int], Backend]] = {
     BackendName.NCCL: _agent,
+    BackendName.NCCL_TESTS: _nccl_tests,
     BackendName.GLOO: _agent,
     BackendName.REPLAY: _replay,
 }
+
+_NODE_PROGRAMS = {BackendName.NCCL_TESTS: "tests_runner"}
+
+
+def node_program(backend: BackendName) -> str:
+    """The program of `on_node/` that a back end talks to."""
+    return _NODE_PROGRAMS.get(backend, "bench_agent")
