@@ -114,6 +114,12 @@ def test_brief_lines_are_read() -> None:
     assert scan.nics[1].addresses == ("10.0.0.1/24", "fe80::1/64")
 
 
+def test_the_inner_end_of_a_containers_pair_is_virtual() -> None:
+    text = "2: eth0@if12: <BROADCAST,UP,LOWER_UP> mtu 1450 qdisc noqueue state UP group default\n"
+
+    assert shown(told(text)) == [("eth0", "other", True, 1450, True, None)]
+
+
 def test_lines_of_one_address_each_are_read_and_are_not_labels_of_tasks() -> None:
     text = (
         "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever\n"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from topo_tune.records.network import is_host_only
 from topo_tune.records.scan import Nic, NodeScan
 
 INTERFACE_LIMIT = 1024
@@ -15,18 +16,7 @@ INTERFACE_LIMIT = 1024
 INTERFACE_NAME = r"[^\s/:@]{1,15}"
 """As the kernel allows them (linux/netdevice.h: dev_valid_name)."""
 
-# Names that programs give to what has no wire of its own: Docker, libvirt, Calico, Flannel, Cilium, Weave, Kubernetes,
-# LXC, Open vSwitch, VPNs, the kernel's own tunnels and tests.
-_VIRTUAL = re.compile(
-    r"docker|br-|virbr|veth|cali|cni|flannel|cilium|lxc|lxd|weave|vxlan|kube|nodelocaldns|ovs|tun|tap|wg\d|tailscale|"
-    r"zt|sit\d|gre|ip6tnl|erspan|dummy|ifb|podman|nerdctl|mac@|macvlan|ipvlan|antrea|vmnet"
-)
 _MADE_OF_WIRES = re.compile(r"bond|team|.*\.\d{1,4}$|vlan")
-
-
-def looks_virtual(name: str) -> bool:
-    """Whether an interface is, by its name, one that carries nothing by itself: of containers, machines, tunnels."""
-    return _VIRTUAL.match(name) is not None
 
 
 def kind_by_name(name: str, link: str | None) -> tuple[str, bool | None]:
@@ -36,7 +26,7 @@ def kind_by_name(name: str, link: str | None) -> tuple[str, bool | None]:
     """
     if link == "loopback" or name == "lo":
         return "loopback", True
-    if looks_virtual(name):
+    if is_host_only(name):
         return "other", True
     if _MADE_OF_WIRES.match(name):
         return "ethernet", True

@@ -16,9 +16,9 @@ from topo_tune.scan.facts.task_lines import lines_of_one_task
 from topo_tune.scan.facts.words import clipped, without_escapes
 
 _NAME = interfaces.INTERFACE_NAME
-_HEAD = re.compile(rf"\s*\d{{1,7}}:\s+({_NAME})(?:@{_NAME})?:\s+<([A-Z_,0-9-]*)>\s*(.*)$")
+_HEAD = re.compile(rf"\s*\d{{1,7}}:\s+({_NAME})(?:@({_NAME}))?:\s+<([A-Z_,0-9-]*)>\s*(.*)$")
 _BRIEF = re.compile(
-    rf"\s*({_NAME})(?:@{_NAME})?\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT)(\s.*)?$"
+    rf"\s*({_NAME})(?:@({_NAME}))?\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT)(\s.*)?$"
 )
 _ONE_LINE = re.compile(rf"\s*\d{{1,7}}:\s+({_NAME})\s+inet6?\s+(\S+)")
 _INET = re.compile(r"\s*inet6?\s+(\S+)")
@@ -36,6 +36,8 @@ class _Told(msgspec.Struct):
     link: str | None = None
     mtu: int | None = None
     master: str | None = None
+    peer: str | None = None
+    """behind the `@`: what a VLAN lies on; `if7` where it is in another network namespace"""
     info: str | None = None
     """`bond`, `bridge`, `veth`, ... of `ip -d`"""
     addresses: tuple[str, ...] = ()
@@ -76,15 +78,16 @@ def _from_lines(text: str) -> dict[str, _Told]:
     for _, line in lines_of_one_task(text, is_numbered=True).lines:
         if head := _HEAD.match(line):
             current = _entry(told, head.group(1))
-            _read_head(current, head.group(2), head.group(3))
+            current.peer = head.group(2)
+            _read_head(current, head.group(3), head.group(4))
         elif one_line := _ONE_LINE.match(line):
             current = None
             _entry(told, one_line.group(1)).add_address(one_line.group(2))
         elif brief := _BRIEF.match(line):
             current = None
             entry = _entry(told, brief.group(1))
-            entry.state = brief.group(2)
-            for word in (brief.group(3) or "").split():
+            entry.peer, entry.state = brief.group(2), brief.group(3)
+            for word in (brief.group(4) or "").split():
                 entry.add_address(word)
         elif current is not None and (inet := _INET.match(line)):
             current.add_address(inet.group(1))
@@ -151,6 +154,9 @@ def _nic(name: str, told: _Told) -> Nic:
     if told.info is not None:
         is_virtual = True
         kind = "ethernet" if told.info in {"bond", "team", "vlan"} else "other"
+    elif re.fullmatch(r"if\d+", told.peer or ""):
+        # One end of a pair, or a macvlan: what a container sees as its `eth0`.
+        kind, is_virtual = "other", True
     return Nic(
         name=name,
         kind=kind,
