@@ -34,6 +34,18 @@ _NOTHING_TO_DO = "NV_WARN_NOTHING_TO_DO"
 
 def parse(text: str, *, file: str | None = None) -> FabricManager:
     """Version and different error lines of a log, the latest last. Raises InputError where no line is one of it."""
+    count, found = _read(text)
+    if not count and found.version is None:
+        raise InputError(
+            "no line of a fabric manager's log: expected `[Feb 25 2025 13:59:45] [INFO] [tid 1803] ...`",
+            file=file,
+            hint=f"it is `{LOG}` unless `LOG_FILE_NAME` in `fabricmanager.cfg` says otherwise",
+        )
+    return found
+
+
+def _read(text: str) -> tuple[int, FabricManager]:
+    """How many lines are of a log, and what they say."""
     version, count, problems = None, 0, dict[str, None]()
     for _, line in lines_of_one_task(beginning(text, _LOG_LINES_LIMIT)).lines:
         if (named := _VERSION.search(line)) is not None:
@@ -47,20 +59,14 @@ def parse(text: str, *, file: str | None = None) -> FabricManager:
             clipped = message.strip()[:_TEXT_LIMIT]
             problems.pop(clipped, None)
             problems[clipped] = None
-    if not count and version is None:
-        raise InputError(
-            "no line of a fabric manager's log: expected `[Feb 25 2025 13:59:45] [INFO] [tid 1803] ...`",
-            file=file,
-            hint=f"it is `{LOG}` unless `LOG_FILE_NAME` in `fabricmanager.cfg` says otherwise",
-        )
-    return FabricManager(version=version, problems=tuple(problems)[-_PROBLEMS_LIMIT:])
+    return count, FabricManager(version=version, problems=tuple(problems)[-_PROBLEMS_LIMIT:])
 
 
 def _tell_node(scan: NodeScan, gathered: Gathered) -> NodeScan:
     found = FabricManager(is_running=_is_running(gathered), version=_version(gathered))
     text = gathered.texts(LOG).get(LOG)
     if text:
-        log = parse(text)
+        _, log = _read(text)
         found = msgspec.structs.replace(found, version=found.version or log.version, problems=log.problems)
     for unread in gathered.problems(LOG):
         scan = with_absent(scan, LOG, unread.problem or "could not be read")

@@ -230,7 +230,8 @@ def _errors(section: Section, era: str, *, corrected: bool) -> int | None:
             and "threshold" not in name
         ]
     numbers = [number for number in map(whole_number, chosen) if number is not None]
-    return sum(numbers) if numbers else None
+    # `1 << 62` is the most that a record holds
+    return min(sum(numbers), 1 << 62) if numbers else None
 
 
 # --- clocks and fabric --------------------------------------------------------------------------------------

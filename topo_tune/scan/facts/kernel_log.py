@@ -37,7 +37,7 @@ _MONTH = r"[A-Z][a-z]{2} {1,2}\d{1,2}"
 _STAMPS = (
     r"\[ *(?P<uptime>\d{1,12}\.\d{1,9})\](?: ?\[ *[TC]\d{1,8}\])?",  # dmesg, also with the caller
     rf"\[(?P<human>[A-Z][a-z]{{2}} {_MONTH} {_CLOCK} \d{{4}})\]",  # dmesg -T
-    rf"\[(?P<short>{_MONTH[:-9]}\d{{1,2}} \d{{2}}:\d{{2}})\]",  # dmesg -H, a new minute
+    r"\[(?P<short>[A-Z][a-z]{2} {0,2}\d{1,2} \d{2}:\d{2})\]",  # dmesg -H, a new minute
     r"\[ *(?P<since>\+\d{1,9}\.\d{1,9})\]",  # dmesg -H, since the line before
     rf"(?P<iso>{_ISO}) (?:\S{{1,253}} kernel:)?",  # dmesg --time-format iso, journalctl -o short-iso, rsyslog
     rf"(?P<syslog>{_MONTH} {_CLOCK}) \S{{1,253}} kernel:",  # journalctl, syslog

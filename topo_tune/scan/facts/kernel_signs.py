@@ -178,7 +178,7 @@ SIGNS: tuple[Sign, ...] = (
         _sign(
             Kind.DRIVER,
             word,
-            rf"(?:NVRM|nvidia)(?:.{{0,20}}?(?P<device>{ADDRESS}))?.{{0,200}}?(?P<key>{re.escape(word)})",
+            rf"(?:NVRM|nvidia)(?=(?:.{{0,200}}?(?P<device>{ADDRESS}))?).{{0,200}}?(?P<key>{re.escape(word)})",
         )
         for word in (
             "RmInitAdapter failed",
