@@ -79,7 +79,7 @@ def _is_without_nvlink(node: NodeScan) -> bool:
 RULES: tuple[Rule, ...] = (
     Rule(
         id="cpu-governor",
-        title="CPUs do not run with the performance governor",
+        title="the CPUs do not run with the performance governor",
         severity=Severity.NOTICE,
         why="NCCL's proxy threads wait and poll; a CPU that clocks down between messages adds latency to every small "
         "message over the network",

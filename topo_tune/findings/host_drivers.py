@@ -182,7 +182,7 @@ def _failed_services(scan: Scan) -> Iterator[Sighting]:
 RULES: tuple[Rule, ...] = (
     Rule(
         id="gpudirect-rdma-off",
-        title="GPUDirect RDMA is off",
+        title="network cards have no direct way into GPU memory (GPUDirect RDMA)",
         severity=Severity.WARNING,
         why="without a way from the network card into GPU memory NCCL copies all network traffic through the CPU's "
         "memory, which costs up to half of the bandwidth between nodes",
@@ -209,7 +209,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="gdrcopy-absent",
-        title="GDRCopy is not there",
+        title="the driver of GDRCopy is not there",
         severity=Severity.NOTICE,
         why="plugins and libraries beside NCCL (UCX, libfabric, NVSHMEM) copy small messages through it; NCCL itself "
         "uses it only where `NCCL_GDRCOPY_ENABLE=1` asks for it",

@@ -161,7 +161,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="shm-small",
-        title="/dev/shm is too small for NCCL",
+        title="shared memory (/dev/shm) is too small for NCCL",
         severity=Severity.WARNING,
         why="ranks of one node that cannot reach each other's GPU memory share segments of up to 9.2 MiB for every "
         "connection there; without room NCCL fails with `No space left on device`",
@@ -175,7 +175,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="shm-nearly-full",
-        title="/dev/shm is nearly full",
+        title="shared memory (/dev/shm) is nearly full",
         severity=Severity.WARNING,
         why="NCCL needs room there when a job starts; what is in it now is often left over from jobs that crashed",
         fix=(

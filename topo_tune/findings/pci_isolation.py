@@ -145,7 +145,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="relaxed-ordering-off-in-vm",
-        title="PCIe relaxed ordering is switched off in a virtual machine",
+        title="relaxed ordering on PCIe is switched off in a virtual machine",
         severity=Severity.WARNING,
         why="relaxed ordering is what lets InfiniBand reach its rate in virtual machines; NCCL uses it by itself "
         "where it can",

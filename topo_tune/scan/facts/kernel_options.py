@@ -14,9 +14,11 @@ GROUP_OF_DEVICE = Files("/sys/bus/pci/devices/*/iommu_group", mode="link")
 _KEPT = re.compile(
     r"(?:(?:intel_iommu|amd_iommu|iommu(?:\.\w+)?|arm-smmu(?:-v3)?\.\w+|pci|pcie_\w+|pcie_ports"
     r"|numa|numa_balancing|hugepages|hugepagesz|default_hugepagesz|transparent_hugepage"
-    r"|nvidia(?:[_-]\w+)?\.\w+|nouveau\.modeset)=[\w.,:+-]{1,120}|nomodeset)",
+    r"|nvidia(?:[_-]\w+)?\.\w+|nouveau\.modeset)=[\w.,:=+-]{1,120}|nomodeset)",
     re.ASCII,
 )
+_GROUP = re.compile(r"/sys/kernel/iommu_groups/([^/]{1,20})/")
+_DEVICE = re.compile(r"/sys/bus/pci/devices/([^/]{1,20})/")
 _LIMIT = 32
 _TRANSLATED = ("DMA", "DMA-FQ")
 
@@ -48,12 +50,14 @@ def iommu(gathered: Gathered, options: tuple[str, ...], devices: frozenset[str])
 def _types(gathered: Gathered, devices: frozenset[str]) -> set[str]:
     """Kinds of domains: `DMA` and `DMA-FQ` are translated, `identity` is not; those given to guests do not count."""
     by_group = {
-        path.split("/")[4]: text.strip()[:20] for path, text in gathered.texts(GROUP_TYPES.pattern).items()
+        match.group(1): text.strip()[:20]
+        for path, text in gathered.texts(GROUP_TYPES.pattern).items()
+        if (match := _GROUP.match(path)) is not None
     }
     groups = {
         real.strip().rsplit("/", 1)[-1]
         for path, real in gathered.texts(GROUP_OF_DEVICE.pattern).items()
-        if path.split("/")[5].lower() in devices
+        if (match := _DEVICE.match(path)) is not None and match.group(1).lower() in devices
     }
     chosen = [by_group[group] for group in groups if group in by_group] or list(by_group.values())
     return {kind for kind in chosen if kind in (*_TRANSLATED, "identity")}
