@@ -52,8 +52,11 @@ _ROOT = "/sys/class/infiniband/*"
 _PORT = f"{_ROOT}/ports/*"
 _DEVICE_FILES = ("fw_ver", "board_id", "hca_type", "node_guid", "sys_image_guid", "device/numa_node")
 _PORT_FILES = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
-# Rows beyond 99 are not asked for: a table has 256 rows and a node a dozen ports, nearly all of them empty.
-_ROWS = ("[0-9]", "[0-9][0-9]")
+_GIDS, _GID_TYPES, _GID_INTERFACES = (
+    f"{_PORT}/gids/*",
+    f"{_PORT}/gid_attrs/types/*",
+    f"{_PORT}/gid_attrs/ndevs/*",
+)
 _VERBS = ("ibv_devinfo", "-v")
 _LINKS = ("rdma", "link")
 
@@ -64,9 +67,10 @@ _FILES = (
     Files(f"{_ROOT}/device/physfn", mode="exists"),
     Files(f"{_ROOT}/device/net/*", mode="exists"),
     *(Files(f"{_PORT}/{name}") for name in _PORT_FILES),
-    *(Files(f"{_PORT}/gids/{row}", keep="[1-9a-fA-F]") for row in _ROWS),
-    *(Files(f"{_PORT}/gid_attrs/types/{row}", keep="v1|v2|IB") for row in _ROWS),
-    Files(f"{_PORT}/gid_attrs/ndevs/[0-9]", keep=r"\S"),
+    # Most of a table's 256 rows are empty, and stay on the node.
+    Files(_GIDS, keep="[1-9a-fA-F]"),
+    Files(_GID_TYPES, keep="v1|v2|IB"),
+    Files(_GID_INTERFACES, keep=r"\S"),
     *(Files(f"{_PORT}/counters/{name}") for name in COUNTERS),
     *(Files(f"{_PORT}/hw_counters/{name}") for name in HARDWARE_COUNTERS),
 )
@@ -180,10 +184,9 @@ def _counters(gathered: Gathered) -> dict[tuple[str, int], dict[str, int]]:
 
 
 def _gids(gathered: Gathered) -> dict[tuple[str, int], tuple[Gid, ...]]:
-    types = _rows(gathered, *(f"{_PORT}/gid_attrs/types/{row}" for row in _ROWS))
-    interfaces = _rows(gathered, f"{_PORT}/gid_attrs/ndevs/[0-9]")
+    types, interfaces = _rows(gathered, _GID_TYPES), _rows(gathered, _GID_INTERFACES)
     found: dict[tuple[str, int], list[Gid]] = defaultdict(list)
-    for (place, index), text in sorted(_rows(gathered, *(f"{_PORT}/gids/{row}" for row in _ROWS)).items()):
+    for (place, index), text in sorted(_rows(gathered, _GIDS).items()):
         key = (place, index)
         row = rdma.gid_row(index, text, types.get(key), interfaces.get(key, "").strip())
         if row is not None:
@@ -191,14 +194,13 @@ def _gids(gathered: Gathered) -> dict[tuple[str, int], tuple[Gid, ...]]:
     return {place: tuple(rows) for place, rows in found.items()}
 
 
-def _rows(gathered: Gathered, *patterns: str) -> dict[tuple[tuple[str, int], int], str]:
+def _rows(gathered: Gathered, pattern: str) -> dict[tuple[tuple[str, int], int], str]:
     """Place and index of a row to the text of its file."""
     found = {}
-    for pattern in patterns:
-        for path, text in gathered.texts(pattern).items():
-            place, index = _place(path), whole_number(path.rsplit("/", 1)[-1])
-            if place and index is not None:
-                found[place, index] = text
+    for path, text in gathered.texts(pattern).items():
+        place, index = _place(path), whole_number(path.rsplit("/", 1)[-1])
+        if place and index is not None:
+            found[place, index] = text
     return found
 
 
