@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from topo_tune.records.hardware import PciDevice
 from topo_tune.records.network import RdmaDevice
@@ -85,26 +84,6 @@ def rate_gbit_per_s(node: NodeScan, device: PciDevice) -> float | None:
     ]
     # The same port may appear as a network interface and as an RDMA device.
     return max(speeds) if speeds else None
-
-
-def above(node: NodeScan, device: PciDevice) -> Iterator[PciDevice]:
-    """The bridges between a device and its CPU, the nearest first."""
-    by_address = {one.address: one for one in node.pci}
-    seen = {device.address}
-    parent = device.parent
-    while parent is not None and parent in by_address and parent not in seen:
-        seen.add(parent)
-        yield by_address[parent]
-        parent = by_address[parent].parent
-
-
-def below(node: NodeScan, bridge: PciDevice) -> tuple[PciDevice, ...]:
-    """GPUs and network cards under a bridge."""
-    return tuple(
-        device
-        for device in node.pci
-        if device.kind in ("gpu", "nic") and any(one.address == bridge.address for one in above(node, device))
-    )
 
 
 def nccl_value(node: NodeScan, name: str) -> str | None:

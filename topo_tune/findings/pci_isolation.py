@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topo_tune.findings.machine import (
-    above,
-    below,
     gpu_count,
     is_grace,
     is_virtual,
@@ -14,6 +12,7 @@ from topo_tune.findings.machine import (
     pci_gpus,
     rdma_names,
 )
+from topo_tune.findings.pci_tree import PciTree
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import PciDevice
@@ -29,28 +28,22 @@ def _redirects(device: PciDevice) -> tuple[str, ...]:
     return tuple(control for control in _REDIRECTING if control in (device.acs or ()))
 
 
-def _isolating(scan: Scan) -> Iterator[tuple[NodeScan, PciDevice]]:
+def _isolating(scan: Scan) -> Iterator[tuple[NodeScan, PciTree, PciDevice]]:
     """Bridges that redirect on bare metal. Guests need ACS; Grace's direct links count on it."""
     for node in scan.nodes:
-        if not is_virtual(node) and not is_grace(node):
-            for device in node.pci:
-                if device.kind == "bridge" and _redirects(device):
-                    yield node, device
-
-
-def _peers(node: NodeScan, bridge: PciDevice) -> tuple[PciDevice, ...]:
-    """GPUs and cards that share a switch with this port: those below the bridge that joins it with others."""
-    switch = next(above(node, bridge), None)
-    return () if switch is None else below(node, switch)
+        if is_virtual(node) or is_grace(node) or len(_talkers(node)) < 2:
+            continue
+        tree = PciTree(node.pci)
+        for device in node.pci:
+            if device.kind == "bridge" and _redirects(device):
+                yield node, tree, device
 
 
 def _on_switches(scan: Scan) -> Iterator[Sighting]:
-    for node, bridge in _isolating(scan):
-        has_tree = any(device.parent is not None for device in node.pci)
-        peers = _peers(node, bridge)
+    for node, tree, bridge in _isolating(scan):
+        is_between = _is_between(tree, bridge)
         # Without a tree there is no telling what is below; GPUs beside such bridges are then enough.
-        is_between = len(peers) > 1 and any(peer.kind == "gpu" for peer in peers) and below(node, bridge)
-        if is_between or (not has_tree and len(_talkers(node)) > 1):
+        if is_between or not tree.is_known:
             yield Sighting(
                 "ACS sends traffic between GPUs and network cards through the CPU: redirection is on at PCIe "
                 + ("switch ports" if is_between else "bridges"),
@@ -59,11 +52,18 @@ def _on_switches(scan: Scan) -> Iterator[Sighting]:
             )
 
 
+def _is_between(tree: PciTree, port: PciDevice) -> bool:
+    """Whether a port leads to a GPU or card, and the switch that it belongs to to others, one of them a GPU."""
+    switch = next(iter(tree.above(port)), None)
+    peers = () if switch is None else tree.below(switch)
+    return bool(tree.below(port)) and len(peers) > 1 and any(peer.kind == "gpu" for peer in peers)
+
+
 def _on_root_ports(scan: Scan) -> Iterator[Sighting]:
-    for node, bridge in _isolating(scan):
-        devices = below(node, bridge)
+    for node, tree, bridge in _isolating(scan):
+        devices = tree.below(bridge)
         cards = {device.address[:-1] for device in devices}
-        if bridge.parent is None and len(cards) == 1 and len(_talkers(node)) > 1:
+        if bridge.parent is None and len(cards) == 1:
             yield Sighting(
                 "ACS redirection is on at root ports that lead to GPUs or network cards",
                 node.node,

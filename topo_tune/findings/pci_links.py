@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from topo_tune.findings.machine import above, below, is_grace, is_virtual, rate_gbit_per_s
+from topo_tune.findings.machine import is_grace, is_virtual, rate_gbit_per_s
+from topo_tune.findings.pci_tree import PciTree
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import PciDevice, PcieLink, pcie_gbit_per_s
@@ -28,208 +30,193 @@ _NCCL_MODEL = "NVIDIA/nccl: src/graph/xml.cc (ncclTopoGetXmlFromSys reads max_li
 _UNSEEN = "NCCL's model takes what both ends could do and does not see it"
 
 
-def _devices(scan: Scan, kind: str) -> Iterator[tuple[NodeScan, PciDevice, PcieLink]]:
-    """Devices of real machines with a link; a hypervisor makes links up, and virtual functions have none."""
-    for node in scan.nodes:
-        if is_virtual(node):
-            continue
-        for device in node.pci:
-            if device.kind == kind and device.link is not None and not device.is_virtual_function:
-                yield node, device, device.link
+class _Seen(NamedTuple):
+    """A device with its link, and what the port at the link's other end says."""
 
+    node: NodeScan
+    tree: PciTree
+    device: PciDevice
+    link: PcieLink
+    port: PcieLink
 
-def _port(node: NodeScan, device: PciDevice) -> PcieLink:
-    """The link of the bridge above: what the other end of the device's link can do."""
-    return next((bridge.link for bridge in above(node, device) if bridge.link is not None), PcieLink())
+    @property
+    def possible_width(self) -> int | None:
+        return min((w for w in (self.link.max_width, self.port.max_width) if w is not None), default=None)
 
+    @property
+    def possible_speed(self) -> float | None:
+        """None where one end is not known: a card of a newer generation than its slot would look slow."""
+        speeds = (self.link.max_speed_gt_per_s, self.port.max_speed_gt_per_s)
+        return None if None in speeds else min(speed for speed in speeds if speed is not None)
 
-def _least(*values: float | None) -> float | None:
-    known = [value for value in values if value is not None]
-    return min(known) if known else None
+    @property
+    def is_narrow(self) -> bool:
+        width, possible = self.link.width, self.possible_width
+        return width is not None and possible is not None and width < possible
 
+    @property
+    def is_slow(self) -> bool:
+        speed, possible = self.link.speed_gt_per_s, self.possible_speed
+        return speed is not None and possible is not None and speed < possible
 
-def _possible_width(link: PcieLink, port: PcieLink) -> int | None:
-    width = _least(link.max_width, port.max_width)
-    return None if width is None else int(width)
+    @property
+    def is_enough(self) -> bool:
+        """Whether the link carries a card's ports all the same, or the card is too slow to matter."""
+        rate = rate_gbit_per_s(self.node, self.device)
+        if rate is None:
+            return (self.link.max_gbit_per_s or 0.0) < _FAST_GBIT_PER_S
+        return rate <= _FAST_GBIT_PER_S or (self.link.gbit_per_s or 0.0) * _HEADERS >= rate
 
+    def words(self) -> str:
+        """`0000:1a:00.0 NAME: 32 GT/s x8, possible 32 GT/s x16`, by the device's own registers."""
+        name = f" {self.device.name}" if self.device.name else ""
+        now = f"{_speed(self.link.speed_gt_per_s)} x{self.link.width or '?'}"
+        most = f"{_speed(self.link.max_speed_gt_per_s)} x{self.link.max_width or '?'}"
+        return f"{self.device.address}{name}: {now}, possible {most}"
 
-def _is_narrow(link: PcieLink, port: PcieLink) -> bool:
-    possible = _possible_width(link, port)
-    return possible is not None and link.width is not None and link.width < possible
-
-
-def _is_slow(link: PcieLink, port: PcieLink) -> bool:
-    """Whether it runs below what both ends can do; without the other end, a card of a newer generation looks slow."""
-    if link.max_speed_gt_per_s is None or port.max_speed_gt_per_s is None or link.speed_gt_per_s is None:
-        return False
-    return link.speed_gt_per_s < min(link.max_speed_gt_per_s, port.max_speed_gt_per_s)
-
-
-def _is_enough(node: NodeScan, device: PciDevice, link: PcieLink) -> bool:
-    """Whether the link carries the card's ports all the same, or the card is too slow to matter."""
-    rate = rate_gbit_per_s(node, device)
-    if rate is None:
-        return (link.max_gbit_per_s or 0.0) < _FAST_GBIT_PER_S
-    return rate <= _FAST_GBIT_PER_S or (link.gbit_per_s or 0.0) * _HEADERS >= rate
-
-
-def _told(device: PciDevice, link: PcieLink) -> str:
-    return f"{_named(device)}: {_speed(link.speed_gt_per_s)} x{link.width or '?'}, possible " + (
-        f"{_speed(link.max_speed_gt_per_s)} x{link.max_width or '?'}"
-    )
-
-
-def _named(device: PciDevice) -> str:
-    return device.address + (f" {device.name}" if device.name else "")
+    def sighting(self, what: str) -> Sighting:
+        return Sighting(what, self.node.node, (self.words(),))
 
 
 def _speed(gt_per_s: float | None) -> str:
     return "? GT/s" if gt_per_s is None else f"{gt_per_s:g} GT/s"
 
 
+def _links(scan: Scan, kind: str) -> Iterator[_Seen]:
+    """Links of real machines; a hypervisor makes links up, and virtual functions have none."""
+    for node in scan.nodes:
+        if is_virtual(node):
+            continue
+        tree = PciTree(node.pci)
+        for device in node.pci:
+            if device.kind == kind and device.link is not None and not device.is_virtual_function:
+                yield _Seen(node, tree, device, device.link, tree.port(device))
+
+
 def _narrow_nics(scan: Scan) -> Iterator[Sighting]:
-    for node, device, link in _devices(scan, "nic"):
-        port = _port(node, device)
-        if _is_narrow(link, port) and not _is_enough(node, device, link):
-            yield Sighting(
-                f"a network card runs on x{link.width} where x{_possible_width(link, port)} is possible",
-                node.node,
-                (_told(device, link),),
+    for seen in _links(scan, "nic"):
+        if seen.is_narrow and not seen.is_enough:
+            yield seen.sighting(
+                f"a network card runs on x{seen.link.width} where x{seen.possible_width} is possible"
             )
 
 
 def _slow_nics(scan: Scan) -> Iterator[Sighting]:
-    for node, device, link in _devices(scan, "nic"):
-        port = _port(node, device)
-        if _is_slow(link, port) and not _is_enough(node, device, link):
-            possible = _least(link.max_speed_gt_per_s, port.max_speed_gt_per_s)
-            yield Sighting(
-                f"a network card's PCIe link runs at {_speed(link.speed_gt_per_s)} where {_speed(possible)} "
-                "is possible",
-                node.node,
-                (_told(device, link),),
+    for seen in _links(scan, "nic"):
+        if seen.is_slow and not seen.is_enough:
+            yield seen.sighting(
+                f"a network card's PCIe link runs at {_speed(seen.link.speed_gt_per_s)} where "
+                f"{_speed(seen.possible_speed)} is possible"
             )
 
 
 def _small_for_ports(scan: Scan) -> Iterator[Sighting]:
-    for node, device, link in _devices(scan, "nic"):
-        port, rate = _port(node, device), rate_gbit_per_s(node, device)
-        if rate is None or link.gbit_per_s is None or rate <= _FAST_GBIT_PER_S:
-            continue
+    for seen in _links(scan, "nic"):
+        rate, carried = rate_gbit_per_s(seen.node, seen.device), seen.link.gbit_per_s
         # A degraded link has a rule of its own.
-        if not _is_narrow(link, port) and not _is_slow(link, port) and link.gbit_per_s < rate:
-            yield Sighting(
-                f"a network card of {rate:g} Gbit/s sits in a slot of {_speed(link.speed_gt_per_s)} x{link.width}, "
-                f"which carries {link.gbit_per_s:.0f} Gbit/s",
-                node.node,
-                (_told(device, link),),
+        if rate is None or carried is None or rate <= _FAST_GBIT_PER_S or seen.is_narrow or seen.is_slow:
+            continue
+        if carried < rate:
+            yield seen.sighting(
+                f"a network card of {rate:g} Gbit/s sits in a slot of {_speed(seen.link.speed_gt_per_s)} "
+                f"x{seen.link.width}, which carries {carried:.0f} Gbit/s"
             )
 
 
 def _narrow_nvswitches(scan: Scan) -> Iterator[Sighting]:
-    for node, device, link in _devices(scan, "nvswitch"):
-        port = _port(node, device)
-        if _is_narrow(link, port):
-            yield Sighting(
-                f"an NVSwitch's PCIe link runs on x{link.width} where x{_possible_width(link, port)} is possible",
-                node.node,
-                (_told(device, link),),
+    for seen in _links(scan, "nvswitch"):
+        if seen.is_narrow:
+            yield seen.sighting(
+                f"an NVSwitch's PCIe link runs on x{seen.link.width} where x{seen.possible_width} is possible"
             )
 
 
-def _uplinks(scan: Scan) -> Iterator[tuple[NodeScan, PciDevice, PcieLink, PcieLink]]:
-    """Links between bridges: the upstream port of each switch, its link and the port above it."""
-    for node, bridge, link in _devices(scan, "bridge"):
-        port = next(above(node, bridge), None)
+def _uplinks(scan: Scan) -> Iterator[_Seen]:
+    """Links between bridges: upstream ports of switches that lead to GPUs or network cards."""
+    for seen in _links(scan, "bridge"):
         # A port's own link is the one below it; that of a switch's upstream port, which has bridges below, goes up.
-        has_ports = any(one.kind == "bridge" and one.parent == bridge.address for one in node.pci)
-        if port is not None and port.link is not None and has_ports and below(node, bridge):
-            yield node, bridge, link, port.link
+        has_ports = any(one.kind == "bridge" for one in seen.tree.children(seen.device))
+        if has_ports and seen.port != PcieLink() and seen.tree.below(seen.device):
+            yield seen
 
 
 def _narrow_uplinks(scan: Scan) -> Iterator[Sighting]:
-    for node, bridge, link, port in _uplinks(scan):
-        if _is_narrow(link, port):
-            yield Sighting(
-                f"a PCIe switch is joined to its CPU by x{link.width} where x{_possible_width(link, port)} is possible",
-                node.node,
-                (_told(bridge, link),),
+    for seen in _uplinks(scan):
+        if seen.is_narrow:
+            yield seen.sighting(
+                f"a PCIe switch is joined to its CPU by x{seen.link.width} where x{seen.possible_width} "
+                "is possible"
             )
 
 
 def _slow_uplinks(scan: Scan) -> Iterator[Sighting]:
-    for node, bridge, link, port in _uplinks(scan):
-        if _is_slow(link, port):
-            possible = _least(link.max_speed_gt_per_s, port.max_speed_gt_per_s)
-            yield Sighting(
-                f"a PCIe switch is joined to its CPU at {_speed(link.speed_gt_per_s)} where {_speed(possible)} "
-                "is possible",
-                node.node,
-                (_told(bridge, link),),
+    for seen in _uplinks(scan):
+        if seen.is_slow:
+            yield seen.sighting(
+                f"a PCIe switch is joined to its CPU at {_speed(seen.link.speed_gt_per_s)} where "
+                f"{_speed(seen.possible_speed)} is possible"
             )
 
 
 def _slow_paths(scan: Scan) -> Iterator[Sighting]:
-    for node, gpu, link in _devices(scan, "gpu"):
-        own = pcie_gbit_per_s(link.max_speed_gt_per_s, link.width)
-        # The port right above shows the GPU's own link, which idles at low speed.
-        bridges = [bridge for bridge in list(above(node, gpu))[1:] if bridge.link is not None]
-        carried = [(least, bridge) for bridge in bridges if (least := _carried(bridge)) is not None]
-        if own is None or not carried or is_grace(node):
+    graces = {node.node for node in scan.nodes if is_grace(node)}
+    for gpu in _links(scan, "gpu"):
+        own = pcie_gbit_per_s(gpu.possible_speed, gpu.link.width)
+        slowest = None if gpu.node.node in graces else _slowest_bridge(gpu)
+        if own is None or slowest is None or slowest.is_narrow or slowest.is_slow:
             continue
-        least, bridge = min(carried, key=lambda pair: pair[0])
-        assert bridge.link is not None
-        if least < own and not _is_degraded(node, bridge):
+        if (_carried(slowest.link) or own) < own:
             yield Sighting(
                 "a bridge between a GPU and its CPU carries less than the GPU's own link: "
-                f"{_speed(bridge.link.speed_gt_per_s)} x{bridge.link.width} above "
-                f"{_speed(link.max_speed_gt_per_s)} x{link.width}",
-                node.node,
-                (f"{_told(bridge, bridge.link)}, above GPU {_named(gpu)}",),
+                f"{_speed(slowest.link.speed_gt_per_s)} x{slowest.link.width} above "
+                f"{_speed(gpu.possible_speed)} x{gpu.link.width}",
+                gpu.node.node,
+                (f"{slowest.words()}, above GPU {gpu.device.address}",),
             )
 
 
-def _carried(bridge: PciDevice) -> float | None:
-    """What a bridge's link carries by both of its numbers; some switches report one of them wrongly."""
-    link = bridge.link or PcieLink()
-    return _least(link.gbit_per_s, link.max_gbit_per_s)
+def _slowest_bridge(gpu: _Seen) -> _Seen | None:
+    # The port right above shows the GPU's own link, which idles at low speed.
+    bridges = [
+        _Seen(gpu.node, gpu.tree, bridge, bridge.link, gpu.tree.port(bridge))
+        for bridge in gpu.tree.above(gpu.device)[1:]
+        if bridge.link is not None and _carried(bridge.link) is not None
+    ]
+    return min(bridges, key=lambda seen: _carried(seen.link) or 0.0, default=None)
 
 
-def _is_degraded(node: NodeScan, bridge: PciDevice) -> bool:
-    link, port = bridge.link or PcieLink(), _port(node, bridge)
-    return _is_narrow(link, port) or _is_slow(link, port)
+def _carried(link: PcieLink) -> float | None:
+    """What a bridge's link carries by the worse of its two numbers; some switches report one of them wrongly."""
+    known = [number for number in (link.gbit_per_s, link.max_gbit_per_s) if number is not None]
+    return min(known, default=None)
 
 
 def _narrow_gpus(scan: Scan) -> Iterator[Sighting]:
-    for node, gpu, link in _devices(scan, "gpu"):
+    for seen in _links(scan, "gpu"):
         # Where `nvidia-smi -q` told of its link, the rules about GPUs have looked at it.
-        if any(health.pci_bus_id == gpu.address and health.link is not None for health in node.gpu_health):
-            continue
-        port = _port(node, gpu)
-        if _is_narrow(link, port) and gpu.is_of("10de", "NVIDIA"):
-            yield Sighting(
-                f"a GPU runs on x{link.width} where x{_possible_width(link, port)} is possible",
-                node.node,
-                (_told(gpu, link),),
-            )
+        looked_at = {one.pci_bus_id for one in seen.node.gpu_health if one.link is not None}
+        if seen.is_narrow and seen.device.address not in looked_at and seen.device.is_of("10de", "NVIDIA"):
+            yield seen.sighting(f"a GPU runs on x{seen.link.width} where x{seen.possible_width} is possible")
 
 
 def _shared_uplinks(scan: Scan) -> Iterator[Sighting]:
-    for node, bridge, link in _devices(scan, "bridge"):
-        members = below(node, bridge)
+    for seen in _links(scan, "bridge"):
+        members, carried = seen.tree.below(seen.device), seen.link.gbit_per_s
         # With a GPU beside the cards, GPUDirect traffic stays within the switch.
-        if link.gbit_per_s is None or len(members) < 2 or any(member.kind == "gpu" for member in members):
+        if carried is None or len(members) < 2 or any(member.kind == "gpu" for member in members):
             continue
-        if any(len(below(node, one)) == len(members) for one in node.pci if one.parent == bridge.address):
+        # Of a chain of bridges above the same cards the lowest one tells.
+        if any(len(seen.tree.below(one)) == len(members) for one in seen.tree.children(seen.device)):
             continue
-        rates = [rate for member in members if (rate := rate_gbit_per_s(node, member)) is not None]
-        slots = {member.address[:-1] for member in members if rate_gbit_per_s(node, member) is not None}
-        if len(slots) > 1 and sum(rates) > link.gbit_per_s:
+        rates = {member.address: rate_gbit_per_s(seen.node, member) for member in members}
+        known = {address: rate for address, rate in rates.items() if rate is not None}
+        slots, together = {address[:-1] for address in known}, sum(known.values())
+        if len(slots) > 1 and together > carried:
             yield Sighting(
-                f"{len(slots)} network cards of {sum(rates):g} Gbit/s together share a bridge that carries "
-                f"{link.gbit_per_s:.0f} Gbit/s",
-                node.node,
-                (f"{_told(bridge, link)}, above {', '.join(member.address for member in members)}",),
+                f"{len(slots)} network cards of {together:g} Gbit/s together share a bridge that carries "
+                f"{carried:.0f} Gbit/s",
+                seen.node.node,
+                (f"{seen.words()}, above {', '.join(sorted(known))}",),
             )
 
 

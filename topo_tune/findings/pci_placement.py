@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topo_tune.findings.machine import (
-    above,
     gpu_count,
     is_grace,
     is_virtual,
@@ -13,6 +12,7 @@ from topo_tune.findings.machine import (
     pci_gpus,
     rdma_names,
 )
+from topo_tune.findings.pci_tree import PciTree
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.matrix import TopologyMatrix
@@ -63,8 +63,13 @@ def _without_numa_node(scan: Scan) -> Iterator[Sighting]:
         devices = [device for device in node.pci if device.kind in ("gpu", "nic", "bridge")]
         # -1 and "not told" look alike: only where some devices know theirs is it told.
         is_told = any(device.numa_node is not None for device in devices)
-        lost = [device for device in devices if device.kind != "bridge" and device.numa_node is None]
-        lost = [device for device in lost if not _knows_above(node, device.address)]
+        tree = PciTree(node.pci)
+        lost = [
+            device
+            for device in devices
+            # NCCL asks the topmost bridge.
+            if device.kind != "bridge" and all(one.numa_node is None for one in (device, *tree.above(device)))
+        ]
         if sockets > 1 and is_told and lost and not _has_topology_file(node):
             kinds = sorted({"GPUs" if device.kind == "gpu" else "network cards" for device in lost})
             yield Sighting(
@@ -72,11 +77,6 @@ def _without_numa_node(scan: Scan) -> Iterator[Sighting]:
                 node.node,
                 tuple(device.address for device in lost),
             )
-
-
-def _knows_above(node: NodeScan, address: str) -> bool:
-    device = next(one for one in node.pci if one.address == address)
-    return any(bridge.numa_node is not None for bridge in above(node, device))
 
 
 def _has_topology_file(node: NodeScan) -> bool:
@@ -104,16 +104,17 @@ def _sees_neighbours(node: NodeScan) -> bool:
     gpus, nics = pci_gpus(node), [device for device in node.pci if device.kind == "nic"]
     if not gpus or not nics:
         return True
-    bridges = {bridge.address for gpu in gpus for bridge in above(node, gpu)}
-    return any(bridge.address in bridges for nic in nics for bridge in above(node, nic))
+    tree = PciTree(node.pci)
+    bridges = {bridge.address for gpu in gpus for bridge in tree.above(gpu)}
+    return any(bridge.address in bridges for nic in nics for bridge in tree.above(nic))
 
 
 def _without_driver(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         gpus = pci_gpus(node)
-        lost = [gpu for gpu in gpus if gpu.driver not in (None, "nvidia")]
         # A driver that was not told is no missing driver, unless its neighbours' were.
-        lost += [gpu for gpu in gpus if gpu.driver is None and any(one.driver == "nvidia" for one in gpus)]
+        is_told = any(gpu.driver == "nvidia" for gpu in gpus)
+        lost = [gpu for gpu in gpus if gpu.driver != "nvidia" and (is_told or gpu.driver is not None)]
         if lost and len(lost) < len(gpus):
             drivers = sorted({gpu.driver or "no driver" for gpu in lost})
             yield Sighting(
