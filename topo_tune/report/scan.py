@@ -40,8 +40,6 @@ def scan_report(scan: Scan, topology: Topology | None) -> list[RenderableType]:
         parts.append(listed("NCCL settings found on the nodes:", _with_nodes(settings, scan)))
     if topology is not None:
         parts.append(listed("What NCCL will see:", [(line,) for line in topology.reasons]))
-        if topology.disagreements:
-            parts.append(listed("Nodes differ:", [(line,) for line in topology.disagreements]))
     absent = by_text((f"{a.what}: {a.reason}", node.node) for node in scan.nodes for a in node.absent)
     if absent:
         parts.append(listed("Not seen:", _with_nodes(absent, scan)))

@@ -14,6 +14,7 @@ from topo_tune.errors import InputError
 from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.scan import NodeScan
 from topo_tune.scan.facts.fact import SavedKind, matches, with_absent
+from topo_tune.scan.facts.gpu_p2p import matrices_in
 from topo_tune.scan.facts.words import clipped, said, without_escapes
 
 COMMAND = ("nvidia-smi", "topo", "-m")
@@ -232,7 +233,9 @@ def _tell(scan: NodeScan, text: str, file: str) -> NodeScan:
     for problem in matrix.problems:
         # an incomplete matrix must be seen as one
         scan = with_absent(scan, "part of the topology matrix", problem)
-    return msgspec.structs.replace(scan, matrix=matrix)
+    # people append `topo -p2p` to the same file
+    peers = matrices_in(text, file=file)
+    return msgspec.structs.replace(scan, matrix=matrix, p2p=scan.p2p or peers)
 
 
 KINDS = (
