@@ -93,7 +93,10 @@ def joined(devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, ...]:
     by_name: dict[str, RdmaDevice] = {}
     for device in devices:
         known = by_name.get(device.name)
-        by_name[device.name] = device if known is None else _joined_device(known, device)
+        if known is None:
+            by_name[device.name] = device
+        elif device != known:
+            by_name[device.name] = _joined_device(known, device)
     names = sorted(by_name, key=natural)
     return tuple(by_name[name] for name in names[:DEVICE_LIMIT])
 
@@ -153,7 +156,7 @@ def gid_row(index: int, gid: str, kind: str | None = None, netdev: str | None = 
     mapped = address.ipv4_mapped
     return Gid(
         index=index,
-        gid=address.exploded,
+        gid=address.packed.hex(":", 2),
         type=_GID_TYPES.get(re.sub(r"\s", "", kind or "").casefold()),
         ipv4=str(mapped) if mapped else None,
         netdev=netdev or None,
