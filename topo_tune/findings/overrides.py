@@ -334,7 +334,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="override-gpudirect-off",
-        title="GPUDirect RDMA is switched off by a variable",
+        title="a variable switches GPUDirect RDMA off",
         severity=Severity.WARNING,
         why="Data between GPU and network card is copied through host memory, which halves the"
         " bandwidth between nodes or worse.",
@@ -344,7 +344,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="override-rack-nvlink-off",
-        title="NVLink between nodes is switched off by a variable",
+        title="a variable switches NVLink between nodes off",
         severity=Severity.ERROR,
         why="NVLink between nodes needs cuMem handles; without it all traffic between the nodes of a"
         " rack goes over the network.",
@@ -356,7 +356,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="override-nvls-off",
-        title="NVLink SHARP is switched off by a variable",
+        title="a variable switches NVLink SHARP off",
         severity=Severity.NOTICE,
         why="NVSwitches add up the data themselves with it (it needs cuMem): all-reduce of large"
         " messages is slower without.",

@@ -196,6 +196,9 @@ def _template(scan: Scan) -> Iterator[Sighting]:
                 Layer.PAM,
             }
             match = _TEMPLATE.search(origin.value)
+            if origin.reach is Reach.NEVER and origin.layer is not Layer.DROP_IN:
+                # A line of a shell script, which was saved beside.
+                continue
             if match is None or (is_expanded and match.group().startswith("$")):
                 continue
             yield Sighting(

@@ -260,6 +260,12 @@ def test_a_script_that_was_saved_beside_is_no_file_of_nccls() -> None:
     assert "setting-misread" not in found_ids(scan)
 
 
+def test_what_a_shell_would_expand_in_a_saved_script_is_no_placeholder() -> None:
+    scan = told(files={"dump/hopper.env": "export NCCL_P2P_NET_CHUNKSIZE=$((2 * 1024))\n"})
+
+    assert "setting-template" not in found_ids(scan)
+
+
 def test_a_name_that_no_library_knows_is_told_with_the_nearest_one() -> None:
     what = found(FIRES["setting-unread-name"], "setting-unread-name").what
 
