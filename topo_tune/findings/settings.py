@@ -30,6 +30,10 @@ _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%|\$\{?[A-Za-z_(]|<[A-Z][A-Z0-9_ -]*>|@[A
 _READ_BY_OTHERS = re.compile(
     r"NCCL_(OFI|FASTRAK|GPUDIRECTTCPX|TCPXO?|GIB|SHARP|UCX|IBEXT|INSPECTOR|PROFILE|PROFILER|TESTS|TUNER|PLUGIN|NET_OFI)_"
 )
+_READ_BY_BUILDS = re.compile(
+    r"NCCL_(VERSION|HOME|DIR|PATH|PREFIX|ROOT(_DIR)?|INCLUDE(_DIRS?)?|INC_DIR|LIB(_DIR|RARY|RARIES|RARY_DIR)?|INSTALL_PATH|GENCODE)"
+)
+"""Left in the environment by images and modules for whoever builds against NCCL: CUDA's images set NCCL_VERSION."""
 _READ_BY_TORCH = {
     "NCCL_ASYNC_ERROR_HANDLING",
     "NCCL_BLOCKING_WAIT",
@@ -229,7 +233,7 @@ def _unread_name(scan: Scan) -> Iterator[Sighting]:
         versions = nccl_version(node)
         for name, origins in _by_name(node).items():
             where = [origin for origin in origins if origin.reach is not Reach.NEVER]
-            if not where or name in known | of_plugins or _READ_BY_OTHERS.match(name) or name in misnomers():
+            if not where or name in known | of_plugins or name in misnomers() or _is_for_others(name):
                 continue
             variable = catalogue().get(name)
             if known:
@@ -246,6 +250,10 @@ def _unread_name(scan: Scan) -> Iterator[Sighting]:
                 continue
             shown = ".".join(map(str, versions)) if versions else "unknown"
             yield Sighting(what, node.node, (*(_shown(o) for o in where[:3]), f"NCCL of jobs: {shown}"))
+
+
+def _is_for_others(name: str) -> bool:
+    return bool(_READ_BY_OTHERS.match(name) or _READ_BY_BUILDS.fullmatch(name))
 
 
 def _nearest(name: str, known: list[str]) -> str:

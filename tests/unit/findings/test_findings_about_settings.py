@@ -286,6 +286,12 @@ def test_a_name_that_a_plugin_holds_is_read_by_it() -> None:
     assert "setting-unread-name" not in found_ids(scan)
 
 
+def test_what_an_image_leaves_for_builds_is_no_setting() -> None:
+    environment = {"NCCL_VERSION": "2.28.3-1", "NCCL_HOME": "/opt/nccl", "NCCL_LIB_DIR": "/opt/nccl/lib"}
+
+    assert found_ids(with_library(environment=environment)) == []
+
+
 def test_an_old_name_that_torch_reads_is_only_worth_knowing() -> None:
     finding = found(conf("NCCL_ASYNC_ERROR_HANDLING=1\n"), "setting-wrong-name")
 
