@@ -13,7 +13,7 @@ from topo_tune.lint.together import together
 from topo_tune.lint.values import missing_paths, values
 from topo_tune.records.catalogue import catalogue_version, version_tuple
 
-LONGEST_TEXT = 1 << 19
+LONGEST_TEXT = 1 << 18
 """Characters that are read: more settings than anybody writes, and half a second of work at the worst."""
 
 MOST_SETTINGS = 2000
