@@ -198,7 +198,7 @@ RULES: tuple[Rule, ...] = (
         Severity.NOTICE,
         "Jobs that are started with this host file never use it; what was measured on it says nothing about them.",
         ("add it to the host file, or scan without it: `topo-tune scan --exclude NODE`",),
-        "https://docs.open-mpi.org/en/main/launching-apps/scheduling.html",
+        "https://docs.open-mpi.org/en/v5.0.8/launching-apps/scheduling.html",
         _not_listed,
     ),
     Rule(
@@ -207,7 +207,7 @@ RULES: tuple[Rule, ...] = (
         Severity.NOTICE,
         "One slow node slows the whole collective, and about these nothing is known.",
         ("scan them, too; or remove from the host file what is gone",),
-        "https://docs.open-mpi.org/en/main/launching-apps/scheduling.html",
+        "https://docs.open-mpi.org/en/v5.0.8/launching-apps/scheduling.html",
         _not_scanned,
     ),
     Rule(

@@ -194,7 +194,7 @@ RULES: tuple[Rule, ...] = (
         "Slurm knows no node by a GUID: it drops them, no node hangs from any switch, and jobs are placed as if the "
         "fabric had no shape, so NCCL's rings cross more switches than they need.",
         (
-            "make the file from node names: `slurmibtopology.sh -c` or topograph; SHARP's own file has GUIDs",
+            "make the file from node names: `slurmibtopology.sh` or topograph; SHARP's own file has GUIDs",
             "after `scontrol reconfigure`, `scontrol show topology` must show the nodes",
         ),
         _TOPOLOGY_PAGE,
@@ -271,7 +271,7 @@ RULES: tuple[Rule, ...] = (
             "`iblinkinfo --line` names both ports; `mlxlink -d DEVICE -p PORT -m` shows speed, width and the cable",
             "reseat or replace the cable, then reset the port: `ibportstate LID PORT reset`",
         ),
-        "https://man.archlinux.org/man/ibnetdiscover.8",
+        "linux-rdma/rdma-core: infiniband-diags/ibnetdiscover.c, dump_ports_report",
         _slow_links,
     ),
     Rule(
@@ -283,7 +283,7 @@ RULES: tuple[Rule, ...] = (
             "`ibstat` on the node: Physical state `Polling` is no cable or no partner, `Disabled` was switched off",
             "if the port is meant to be unused, leave it out: `NCCL_IB_HCA=^DEVICE`",
         ),
-        "https://man.archlinux.org/man/ibnetdiscover.8",
+        "linux-rdma/rdma-core: infiniband-diags/ibnetdiscover.c, dump_ports_report",
         _unconnected,
     ),
 )

@@ -1,7 +1,6 @@
 """Host files of mpirun, pdsh and DeepSpeed: one node or node set a line, with slots or without.
 
-Open MPI counts a host that is written N times without slots as N slots:
-https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
+Open MPI counts a host that is written N times without slots as N slots: open-mpi/ompi#12574
 """
 
 from __future__ import annotations
