@@ -83,7 +83,11 @@ def _port(parts: list[str]) -> int | None:
 
 def _from_origins(node: NodeScan, name: str) -> Setting | None:
     winner = next((o for o in node.settings if o.name == name and o.reach is Reach.WINS), None)
-    return Setting(name, winner.value, winner.path or winner.layer.value) if winner else None
+    if winner is None:
+        return None
+    line = "" if winner.line is None else f":{winner.line}"
+    where = winner.layer.value if winner.path is None else f"{winner.path}{line}"
+    return Setting(name, winner.value, where)
 
 
 def _found(node: NodeScan, name: str) -> Setting | None:
