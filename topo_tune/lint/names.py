@@ -126,7 +126,9 @@ def _of_another_version(setting: Setting, variable: Variable, target: Target) ->
     text = f"{quoted(setting.name)} was last read by NCCL {variable.until}"
     if setting.name in RENAMED:
         return setting.about_name("renamed-name", text, f"use `{RENAMED[setting.name]}`")
-    return setting.about_name("removed-name", text, variable.notes[:1].lower() + variable.notes[1:])
+    return setting.about_name(
+        "removed-name", text, (variable.notes[:1].lower() + variable.notes[1:]).rstrip(".")
+    )
 
 
 def _unknown(setting: Setting, format: Format, *, suggest: bool) -> Message:

@@ -45,6 +45,8 @@ _ITEM_LINE = re.compile(
 _LONGEST_INNER = 20000
 """Characters of code in quotes that are read."""
 
+_HERE_DOCUMENT = re.compile(r"<<-?[ \t]*[\"']?([A-Za-z_]\w{0,40})[\"']?[^\n]*\n")
+_MOST_HERE_DOCUMENTS = 50
 _SRUN_EXPORT = re.compile(r"--export=(.*)", re.DOTALL)
 _NAME_ONLY = re.compile(r"[A-Z_][A-Z0-9_]*")
 
@@ -73,6 +75,11 @@ def read_shell(text: str) -> Listing:
         found, said = _of_command(command, exported)
         settings += found
         messages += said
+    bodies = list(_here_documents(text))
+    settings = [
+        replace(s, is_passed=s.is_passed or any(begin <= s.line < end for begin, end in bodies))
+        for s in settings
+    ]
     placed, moved = _placed(text, settings, messages)
     unseen = [s.about_name(*_NOT_EXPORTED) for s in placed if not s.is_passed and is_known(s.name)]
     return Listing(Format.SHELL, tuple(placed), (*_carriage_returns(text), *moved, *unseen))
@@ -97,6 +104,20 @@ _NOT_EXPORTED = (
     "a shell variable without `export`: programs started from this shell do not see it",
     "write `export` in front of it",
 )
+
+
+def _here_documents(text: str) -> Iterator[tuple[int, int]]:
+    """Begin and end of `cat > /etc/nccl.conf <<EOF` bodies: what they set is a file's, not the shell's."""
+    position = 0
+    for _ in range(_MOST_HERE_DOCUMENTS):
+        opened = _HERE_DOCUMENT.search(text, position)
+        if opened is None:
+            return
+        position = opened.end()
+        closed = re.compile(rf"(?m)^[ \t]*{opened.group(1)}[ \t]*\r?$").search(text, position)
+        if closed is not None:
+            yield position, closed.start()
+            position = closed.end()
 
 
 def _carriage_returns(text: str) -> Iterator[Message]:

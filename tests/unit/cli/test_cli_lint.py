@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -168,3 +169,15 @@ def test_in_a_terminal_lines_are_wrapped(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 60
     assert lines[1].startswith("    ")
+
+
+def test_nothing_heavy_is_imported_for_it(wrong: Path) -> None:
+    probe = (
+        "import sys; from topo_tune.cli.app import run; code = run(['lint', 'nccl.conf']);"
+        "print(code, sorted({'rich', 'yaml', 'numpy', 'paramiko'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stderr.splitlines()[-1] == "1 []"

@@ -95,6 +95,8 @@ def test_an_apostrophe_in_a_text_hides_nothing() -> None:
         ("set -o allexport\nNCCL_DEBUG=WARN\n", True),
         ("local NCCL_DEBUG=WARN\n", False),
         ("set -e\nNCCL_DEBUG=WARN\n", False),
+        ("cat > /etc/nccl.conf <<EOF\nNCCL_DEBUG=WARN\nEOF\n", True),
+        ("cat <<'END'\nA=1\nEND\nNCCL_DEBUG=WARN\n", False),
     ],
 )
 def test_a_plain_shell_variable_reaches_no_program(text: str, passed: bool) -> None:
