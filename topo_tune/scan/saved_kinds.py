@@ -22,6 +22,7 @@ from topo_tune.scan.facts import (
     gpu_health,
     gpu_p2p,
     host,
+    job_settings,
     kernel_log,
     nccl_files,
     nccl_plugins,
@@ -65,6 +66,7 @@ KINDS: tuple[SavedKind, ...] = (
     *tuner_table.KINDS,
     *slurm_gres.KINDS,
     *health_checks.KINDS,
+    *job_settings.KINDS,
     *nccl_files.KINDS,
     *host_list.KINDS,
 )
