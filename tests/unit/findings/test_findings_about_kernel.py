@@ -10,12 +10,12 @@ from scans import gpu, node_scan, scan_of
 
 from topo_tune.findings.judge import find
 from topo_tune.findings.kernel import RULES
-from topo_tune.findings.xids import XIDS
+from topo_tune.findings.kernel.xids import XIDS
 from topo_tune.records.finding import Finding, Severity
 from topo_tune.records.hardware import KernelEvent, PciDevice
 from topo_tune.records.hardware import KernelEventKind as Kind
 from topo_tune.records.scan import Scan
-from topo_tune.scan.facts.kernel_log import parse
+from topo_tune.scan.facts.host.kernel_log import parse
 
 LIMITED_NIC = (
     "mlx5_core 0000:3b:00.0: 126.016 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x16 link at 0000:3a:00.0"

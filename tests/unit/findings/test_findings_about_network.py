@@ -13,7 +13,7 @@ from scans import node_scan, scan_of
 from topo_tune.findings import network
 from topo_tune.findings.in_force import in_force, name_list, number
 from topo_tune.findings.judge import find
-from topo_tune.findings.sockets import taken
+from topo_tune.findings.network.sockets import taken
 from topo_tune.records.finding import Finding, Severity
 from topo_tune.records.network import Gid, RdmaDevice, RdmaPort, RoceSettings
 from topo_tune.records.provenance import Layer, Reach, SettingOrigin

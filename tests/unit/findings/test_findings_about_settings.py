@@ -14,7 +14,7 @@ from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.network import RdmaDevice, RdmaPort
 from topo_tune.records.provenance import Layer, Reach, SettingOrigin
 from topo_tune.records.scan import Absent, NcclLibrary, NcclPlugin, Nic, NodeScan, Scan
-from topo_tune.scan.facts import nccl_files
+from topo_tune.scan.facts.nccl import nccl_files
 from topo_tune.scan.provenance import with_settings
 
 SYSTEM, HOME = "/etc/nccl.conf", "/root/.nccl.conf"

@@ -10,9 +10,9 @@ from scans import node_scan
 
 from topo_tune.errors import InputError
 from topo_tune.records.hardware import FabricManager
-from topo_tune.scan.facts import fabric_manager
-from topo_tune.scan.facts.fabric_manager import KINDS, LOG, PROCESS, STATE, VERSION, parse
 from topo_tune.scan.facts.fact import Gathered, RawCommand, RawText
+from topo_tune.scan.facts.gpus import fabric_manager
+from topo_tune.scan.facts.gpus.fabric_manager import KINDS, LOG, PROCESS, STATE, VERSION, parse
 
 A100 = text_of(FACTS / "health" / "fabricmanager-a100.log")
 NVSWITCH_ERROR = (

@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
-from topo_tune.scan.facts import cpu, nccl_files, nccl_libraries, nics, numa, nvidia_gpus
+from topo_tune.scan.facts.gpus import nvidia_gpus
+from topo_tune.scan.facts.host import cpu, numa
+from topo_tune.scan.facts.nccl import nccl_files, nccl_libraries
+from topo_tune.scan.facts.network import nics
 
 QUERY = (
     "index, name, uuid, pci.bus_id, memory.total [MiB], driver_version, compute_cap\n"

@@ -12,9 +12,9 @@ from scans import gpu, node_scan
 
 from topo_tune.errors import InputError
 from topo_tune.records.hardware import GpuHealth, PcieLink
-from topo_tune.scan.facts import gpu_health, smi_table
 from topo_tune.scan.facts.fact import Gathered, RawCommand
-from topo_tune.scan.facts.gpu_health import KINDS, parse
+from topo_tune.scan.facts.gpus import gpu_health, smi_table
+from topo_tune.scan.facts.gpus.gpu_health import KINDS, parse
 
 FOLDER = FACTS / "smi-q"
 H200, H100, A100 = (

@@ -10,9 +10,9 @@ from scans import node_scan
 
 from topo_tune.errors import InputError
 from topo_tune.records.hardware import P2pMatrix
-from topo_tune.scan.facts import gpu_p2p
 from topo_tune.scan.facts.fact import Gathered, RawCommand
-from topo_tune.scan.facts.gpu_p2p import KINDS, command, matrices_in, parse
+from topo_tune.scan.facts.gpus import gpu_p2p
+from topo_tune.scan.facts.gpus.gpu_p2p import KINDS, command, matrices_in, parse
 
 READ, PCIE = (text_of(FACTS / "p2p" / f"h200-580-{name}.txt") for name in ("read", "pcie"))
 BEHIND_A_MATRIX = text_of(FACTS / "smi-topo" / "5090-2gpu-phb-with-p2p-matrix.txt")

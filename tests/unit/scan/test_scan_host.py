@@ -13,8 +13,8 @@ from scans import node_scan
 from topo_tune.errors import InputError
 from topo_tune.records.hardware import UNLIMITED, Host, PciDevice
 from topo_tune.records.scan import Cpu, NodeScan, NumaNode
-from topo_tune.scan.facts import host, kernel_modules, kernel_options
 from topo_tune.scan.facts.fact import Files, Gathered, RawCommand, RawText, SavedKind
+from topo_tune.scan.facts.host import host, kernel_modules, kernel_options
 
 (FACT,) = host.FACTS
 KINDS = {kind.name: kind for kind in host.KINDS}

@@ -14,8 +14,8 @@ from topo_tune.errors import InputError
 from topo_tune.records.network import RdmaDevice
 from topo_tune.records.scan import Nic, NodeScan
 from topo_tune.scan.answer import with_facts
-from topo_tune.scan.facts import ethernet, ethtool, ip_addr
 from topo_tune.scan.facts.fact import Gathered, RawText, SavedKind
+from topo_tune.scan.facts.network import ethernet, ethtool, ip_addr
 
 ETHTOOL = (FACTS / "ib/ethtool-ipoib-eth1.txt").read_text()
 IP_ADDR = """1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN group default qlen 1000

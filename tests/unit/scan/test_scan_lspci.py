@@ -17,8 +17,8 @@ from scans import node_scan
 from topo_tune.errors import InputError
 from topo_tune.records.hardware import PciDevice, PcieLink
 from topo_tune.records.scan import NodeScan
-from topo_tune.scan.facts import lspci, lspci_tree
-from topo_tune.scan.facts.pci import KINDS
+from topo_tune.scan.facts.pci import lspci, lspci_tree
+from topo_tune.scan.facts.pci.pci import KINDS
 
 (KIND,) = KINDS
 FILES = sorted((FACTS / "lspci").glob("*.txt"))

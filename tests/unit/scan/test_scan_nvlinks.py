@@ -10,9 +10,9 @@ from scans import node_scan
 
 from topo_tune.errors import InputError
 from topo_tune.records.hardware import NvlinkLink
-from topo_tune.scan.facts import nvlinks
 from topo_tune.scan.facts.fact import Gathered, RawCommand
-from topo_tune.scan.facts.nvlinks import KINDS, parse
+from topo_tune.scan.facts.gpus import nvlinks
+from topo_tune.scan.facts.gpus.nvlinks import KINDS, parse
 
 FOLDER = FACTS / "nvlink"
 A100, V100 = (text_of(FOLDER / f"nvlink-status-{name}.txt") for name in ("a100", "v100-6-inactive"))

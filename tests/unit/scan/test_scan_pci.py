@@ -9,7 +9,7 @@ from scans import node_scan
 from topo_tune.records.hardware import PcieLink
 from topo_tune.records.scan import NodeScan
 from topo_tune.scan.facts.fact import Gathered, RawCommand, RawText
-from topo_tune.scan.facts.pci import FACTS
+from topo_tune.scan.facts.pci.pci import FACTS
 
 (FACT,) = FACTS
 (LSPCI,) = FACT.commands
