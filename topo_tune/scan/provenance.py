@@ -208,7 +208,7 @@ def _hidden_by(stronger: SettingOrigin, file: NcclFile) -> str:
 
 
 def _doubt(file: NcclFile, setting: NcclFileSetting, versions: tuple[tuple[int, ...], ...]) -> str | None:
-    returns = any(p.startswith(f"line {setting.line}:") and "carriage return" in p for p in file.problems)
+    returns = any("end in CR LF" in problem or "ends in CR LF" in problem for problem in file.problems)
     if returns and not (versions and all(version >= _CARRIAGE_RETURN_SINCE for version in versions)):
         return "ends with a carriage return, which NCCL before 2.30.3 keeps in the value"
     return None if setting.value else "is empty: hides what later files set, and NCCL takes its default"

@@ -239,12 +239,12 @@ def test_a_conf_file_that_does_not_exist_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('NCCL_ALGO="Ring"', "has quotes"),
+        ('NCCL_ALGO="Ring"', "the quotes become"),
         ("NCCL_ALGO =Ring", "space around the name"),
-        ("NCCL_ALGO= Ring", "space around the value"),
-        ("export NCCL_ALGO=Ring", "makes a part of the name"),
+        ("NCCL_ALGO= Ring", "space before the value"),
+        ("export NCCL_ALGO=Ring", "a part of the name"),
         ("NCCL_IB_TC=0106", "octal"),
-        ("NCCL_ALGO=Ring # fast", "comment behind the value"),
+        ("NCCL_ALGO=Ring # fast", "no comments behind a value"),
     ],
 )
 def test_each_way_of_misreading_a_line_is_evidence(line: str, problem: str) -> None:

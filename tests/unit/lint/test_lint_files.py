@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from golden_facts import FACTS, beside_the_repository, text_of
 
-from topo_tune.lint.check import lint, problems
+from topo_tune.lint.check import lint
 from topo_tune.lint.message import Format
 from topo_tune.lint.setting import Target
 from topo_tune.records.finding import Severity
@@ -90,13 +90,3 @@ def test_no_file_of_any_kind_breaks_it(file: Path) -> None:
     linted = lint(text_of(file), NEWEST, path=file.name)
 
     assert all(said.text for said in linted.messages)
-
-
-def test_a_scan_gets_lines_and_sentences_without_notices() -> None:
-    text = "NCCL_DEBUG=INFO\nNCCL_BUFFSIZE=4M\nNCCL_IB_TIMOUT=22\n"
-
-    assert problems(text) == [
-        (2, "NCCL drops `M`: `4M` is 4"),
-        (3, "NCCL does not know `NCCL_IB_TIMOUT`, so the setting has no effect"),
-    ]
-    assert problems("NCCL_IB_OOO_RQ=1\n", (2, 28, 9)) != []

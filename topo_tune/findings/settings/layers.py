@@ -18,10 +18,6 @@ _DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 # What the readers of files say of a line that NCCL takes otherwise than it was meant (scan/facts/nccl_files.py,
 # on_node/nccl_conf.py); duplicates, templates and names have rules of their own.
-_MISREAD = re.compile(
-    r"NCCL keeps|which NCCL makes a part of the name|keeps in the value|keeps in it|drops what follows"
-    r"|as an octal number|has no `=`|is cut silently|in front of the name"
-)
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%|\$\{?[A-Za-z_(]|<[A-Z][A-Z0-9_ -]*>|@[A-Z][A-Z0-9_]*@")
 
 # Read by others than NCCL: plugins, profilers, test programs (the catalogue's `not_nccl`, aws-ofi-nccl, Google's
@@ -218,7 +214,7 @@ def _misread(scan: Scan) -> Iterator[Sighting]:
             is_nccls = file.path.endswith("nccl.conf") or any(
                 s.name.startswith("NCCL_") for s in file.settings
             )
-            lines = tuple(f"{file.path}: {problem}" for problem in file.problems if _MISREAD.search(problem))
+            lines = tuple(f"{file.path}: {problem}" for problem in file.misread)
             if lines and is_nccls:
                 yield Sighting(
                     f"NCCL reads lines of `{file.path}` otherwise than they were meant", node.node, lines[:8]
