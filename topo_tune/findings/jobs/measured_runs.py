@@ -219,7 +219,7 @@ RULES: tuple[Rule, ...] = (
         severity=Severity.NOTICE,
         why="rows are missing, so the average and the largest sizes are not those of the run.",
         fix=(
-            "save the whole output; keep NCCL's own lines out of it with `NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log`",
+            "save the whole output; keep NCCL's own lines out of it with `NCCL_DEBUG_FILE=nccl.%h.%p.log`",
         ),
         source="https://github.com/NVIDIA/nccl-tests/blob/master/README.md",
         look=_each("rows of a run of nccl-tests are missing or cut", _unfinished),

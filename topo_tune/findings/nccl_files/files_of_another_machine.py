@@ -189,7 +189,7 @@ RULES: tuple[Rule, ...] = (
         why="NCCL drops what the file names and the node lacks, and hangs what the file lacks where it finds it"
         " itself: distances then mix two machines.",
         fix=(
-            "write the file of this very node: a job with `NCCL_TOPO_DUMP_FILE=/tmp/topology.xml`",
+            "write the file of this very node: a job with `NCCL_TOPO_DUMP_FILE=topology.xml`",
             "in a virtual machine take the provider's file for this size; PCI addresses must be those inside of it",
         ),
         source="https://github.com/NVIDIA/nccl-tests/issues/86",

@@ -252,7 +252,7 @@ RULES: tuple[Rule, ...] = (
         " small collectives down.",
         fix=(
             "set `NCCL_DEBUG=WARN` where it is set now",
-            "for one job: `NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log` in its own environment",
+            "for one job: `NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%h.%p.log` in its own environment",
         ),
         source=_DOCS + "#nccl-debug",
         look=_debug_log,
