@@ -180,8 +180,8 @@ RULES: tuple[Rule, ...] = (
         _E,
         "NCCL",
         _nccl,
-        why="ranks of one job compare their versions at start-up and a mismatch ends it or, between close versions, "
-        "lets each choose algorithms by other rules",
+        why="ranks of one job compare their versions at start-up and a mismatch ends it or, between close "
+        "versions, lets each choose algorithms by other rules",
         fix=("install the same torch or the same NCCL package on every node, or use one container image",),
         source=_NCCL_INIT,
     ),
@@ -201,8 +201,8 @@ RULES: tuple[Rule, ...] = (
         _W,
         "NVIDIA driver",
         lambda node: node.driver,
-        why="the driver decides on peer access, NVLink multicast and GPUDirect: what is fast on one node may be off on "
-        "the other, and the slowest rank sets the pace",
+        why="the driver decides on peer access, NVLink multicast and GPUDirect: what is fast on one node may "
+        "be off on the other, and the slowest rank sets the pace",
         fix=("bring the odd nodes to the version of the others, then reboot them",),
         source="https://docs.nvidia.com/deploy/cuda-compatibility/",
     ),
@@ -212,8 +212,8 @@ RULES: tuple[Rule, ...] = (
         _W,
         "GPUs",
         _gpus,
-        why="NCCL plans channels for the weakest GPU of a communicator; a node with fewer GPUs "
-        "has often lost one",
+        why="NCCL plans channels for the weakest GPU of a communicator; a node with fewer GPUs has often "
+        "lost one",
         fix=(
             "`nvidia-smi -L` on the odd nodes; where a GPU is gone, `dmesg | grep -i xid` says why",
             "keep different models in different jobs",
@@ -238,8 +238,8 @@ RULES: tuple[Rule, ...] = (
         _links,
         why="NCCL builds one set of rings and trees for all nodes from the least that every node has",
         fix=(
-            "compare `nvidia-smi topo -m` of an odd node with a usual one; look for NVLinks that are down, cards in "
-            "other slots, and other BIOS settings (NPS, ACS)",
+            "compare `nvidia-smi topo -m` of an odd node with a usual one; look for NVLinks that are down, "
+            "cards in other slots, and other BIOS settings (NPS, ACS)",
         ),
         source="NVIDIA/nccl: src/init.cc (graphs are reduced to what all ranks have)",
     ),

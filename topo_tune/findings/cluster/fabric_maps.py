@@ -191,8 +191,8 @@ RULES: tuple[Rule, ...] = (
         "slurm-topology-guids",
         "a Slurm topology lists GUIDs instead of nodes",
         Severity.ERROR,
-        "Slurm knows no node by a GUID: it drops them, no node hangs from any switch, and jobs are placed as if the "
-        "fabric had no shape, so NCCL's rings cross more switches than they need.",
+        "Slurm knows no node by a GUID: it drops them, no node hangs from any switch, and jobs are placed as "
+        "if the fabric had no shape, so NCCL's rings cross more switches than they need",
         (
             "make the file from node names: `slurmibtopology.sh` or topograph; SHARP's own file has GUIDs",
             "after `scontrol reconfigure`, `scontrol show topology` must show the nodes",
@@ -204,8 +204,8 @@ RULES: tuple[Rule, ...] = (
         "slurm-topology-not-loadable",
         "slurmctld cannot load a Slurm topology",
         Severity.ERROR,
-        "slurmctld stops at such a file when it starts or reconfigures: no job runs, or jobs go on with a topology "
-        "that is no longer the fabric's.",
+        "slurmctld stops at such a file when it starts or reconfigures: no job runs, or jobs go on with a "
+        "topology that is no longer the fabric's",
         (
             "name every switch once, and list on each line only the switches below it, never the one above",
             "`scontrol reconfigure`, then look for `topology` in slurmctld's log",
@@ -217,8 +217,8 @@ RULES: tuple[Rule, ...] = (
         "slurm-switch-empty",
         "a switch of a Slurm topology has nothing below it",
         Severity.WARNING,
-        "Older slurmctld refuse the whole file for it; newer ones keep an empty leaf, which shows that nodes were "
-        "left out and are placed without regard to the fabric.",
+        "older slurmctld refuse the whole file for it; newer ones keep an empty leaf, which shows that nodes "
+        "were left out and are placed without regard to the fabric",
         (
             "add `Nodes=` or `Switches=` to the line, or remove it",
             "`scontrol show topology` shows what is in force",
@@ -230,8 +230,8 @@ RULES: tuple[Rule, ...] = (
         "slurm-node-in-two-places",
         "a node hangs from two leaf switches of a Slurm topology",
         Severity.WARNING,
-        "Slurm counts the node under both and may take a job for one that stays under a switch when it does not; NCCL "
-        "then crosses the spine. Nodes with rails are meant to be listed once, by one rail.",
+        "Slurm counts the node under both and may take a job for one that stays under a switch when it does "
+        "not; NCCL then crosses the spine; nodes with rails are meant to be listed once, by one rail",
         (
             "leave the node on one line",
             "`scontrol reconfigure`; slurmctld warns of nodes in several leaf switches",
@@ -243,8 +243,8 @@ RULES: tuple[Rule, ...] = (
         "slurm-block-sizes",
         "the blocks of a Slurm topology do not fit BlockSizes",
         Severity.WARNING,
-        "Depending on the version slurmctld stops, or a job that asks for whole blocks is never placed in these: the "
-        "NVLink domain that a block stands for goes unused.",
+        "depending on the version slurmctld stops, or a job that asks for whole blocks is never placed in "
+        "these: the NVLink domain that a block stands for goes unused",
         (
             "set the first of BlockSizes to the nodes of the smallest block, and further ones to 2, 4, 8, ... times it",
             "`scontrol reconfigure`, then `scontrol show topology`",
@@ -256,8 +256,8 @@ RULES: tuple[Rule, ...] = (
         "slurm-topology-lacks-node",
         "a node is missing in the Slurm topology",
         Severity.WARNING,
-        "Slurm cannot place a job with other nodes near it, and some versions never place it together with the rest; "
-        "where it does run, NCCL's rings reach it over paths that nobody chose.",
+        "Slurm cannot place a job with other nodes near it, and some versions never place it together with "
+        "the rest; where it does run, NCCL's rings reach it over paths that nobody chose",
         ("add the node to the `Nodes=` of its leaf switch or block", "`scontrol reconfigure`"),
         _TOPOLOGY_PAGE,
         _lacks_node,
@@ -266,7 +266,8 @@ RULES: tuple[Rule, ...] = (
         "ib-links-slower",
         "a few InfiniBand links run slower than the rest",
         Severity.WARNING,
-        "A collective runs at the speed of its slowest link, and adaptive routing sends traffic over such a link, too.",
+        "a collective runs at the speed of its slowest link, and adaptive routing sends traffic over such a "
+        "link, too",
         (
             "`iblinkinfo --line` names both ports; `mlxlink -d DEVICE -p PORT -m` shows speed, width and the cable",
             "reseat or replace the cable, then reset the port: `ibportstate LID PORT reset`",
@@ -278,7 +279,7 @@ RULES: tuple[Rule, ...] = (
         "ib-adapter-unconnected",
         "a port of an InfiniBand adapter has no cable",
         Severity.NOTICE,
-        "If it is a rail's port, NCCL sends this GPU's traffic through another one, which then carries two.",
+        "if it is a rail's port, NCCL sends this GPU's traffic through another one, which then carries two",
         (
             "`ibstat` on the node: Physical state `Polling` is no cable or no partner, `Disabled` was switched off",
             "if the port is meant to be unused, leave it out: `NCCL_IB_HCA=^DEVICE`",

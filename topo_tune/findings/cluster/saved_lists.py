@@ -194,7 +194,8 @@ RULES: tuple[Rule, ...] = (
         "host-file-lacks-node",
         "a scanned node is not in the host file",
         Severity.NOTICE,
-        "Jobs that are started with this host file never use it; what was measured on it says nothing about them.",
+        "jobs that are started with this host file never use it; what was measured on it says nothing about "
+        "them",
         ("add it to the host file, or scan without it: `topo-tune scan --exclude NODE`",),
         "https://docs.open-mpi.org/en/v5.0.8/launching-apps/scheduling.html",
         _not_listed,
@@ -203,7 +204,7 @@ RULES: tuple[Rule, ...] = (
         "host-file-node-not-scanned",
         "the host file names nodes that were not scanned",
         Severity.NOTICE,
-        "One slow node slows the whole collective, and about these nothing is known.",
+        "one slow node slows the whole collective, and about these nothing is known",
         ("scan them, too; or remove from the host file what is gone",),
         "https://docs.open-mpi.org/en/v5.0.8/launching-apps/scheduling.html",
         _not_scanned,
@@ -212,8 +213,8 @@ RULES: tuple[Rule, ...] = (
         "host-file-uneven",
         "a host file gives hosts different numbers of ranks",
         Severity.WARNING,
-        "NCCL needs as many ranks as GPUs on every node for its rings to be even; two ranks that land on one GPU fail "
-        "with `Duplicate GPU detected`.",
+        "NCCL needs as many ranks as GPUs on every node for its rings to be even; two ranks that land on one "
+        "GPU fail with `Duplicate GPU detected`",
         ("write each host once, as `HOST slots=GPUS`",),
         "https://github.com/open-mpi/ompi/issues/12574: lines that name a host again add slots",
         _uneven,
@@ -222,7 +223,8 @@ RULES: tuple[Rule, ...] = (
         "inventory-without-hosts",
         "an Ansible inventory has no active host",
         Severity.WARNING,
-        "Playbooks that set up drivers, fabric or NCCL reach nobody: what this inventory says was deployed, was not.",
+        "playbooks that set up drivers, fabric or NCCL reach nobody: what this inventory says was deployed, "
+        "was not",
         (
             "remove the `#` in front of the hosts",
             "`ansible-inventory -i FILE --graph` shows who is in which group",
@@ -234,8 +236,8 @@ RULES: tuple[Rule, ...] = (
         "slurm-gres-gpu-count",
         "gres.conf lists another number of GPUs than there are",
         Severity.WARNING,
-        "With more than there are Slurm drains the node; with fewer, jobs run on a part of its GPUs, and NCCL's rings "
-        "are shorter than the node's NVLink.",
+        "with more than there are Slurm drains the node; with fewer, jobs run on a part of its GPUs, and "
+        "NCCL's rings are shorter than the node's NVLink",
         (
             "`nvidia-smi -L` counts them: a GPU that is gone is a matter for `dmesg`, not for gres.conf",
             "correct `File=` or `Count=`, or let Slurm count: `AutoDetect=nvml`; then `scontrol reconfigure`",
@@ -247,7 +249,8 @@ RULES: tuple[Rule, ...] = (
         "health-check-ib-rate",
         "an RDMA port is below what the health check list asks for",
         Severity.WARNING,
-        "The list says what this kind of machine has: a port below it slows its rail, and NCCL's rings with it.",
+        "the list says what this kind of machine has: a port below it slows its rail, and NCCL's rings with "
+        "it",
         ("`ibstat DEVICE` on the node; reseat or replace the cable", "run the list itself: `nhc -v`"),
         "https://github.com/mej/nhc (check_hw_ib)",
         _check_ib,
@@ -256,7 +259,7 @@ RULES: tuple[Rule, ...] = (
         "health-check-gpu-count",
         "a node has another number of GPUs than the health check list asks for",
         Severity.WARNING,
-        "Ranks are started for GPUs that are not there, or NCCL runs without some that are.",
+        "ranks are started for GPUs that are not there, or NCCL runs without some that are",
         (
             "`nvidia-smi -L` and `lspci -d 10de:` on the node; then `dmesg | grep -i xid`",
             "run the list itself: `nhc -v`",
@@ -268,10 +271,10 @@ RULES: tuple[Rule, ...] = (
         "trace-without-sizes",
         "a profiler trace has no message sizes",
         Severity.NOTICE,
-        "Which sizes matter decides which setting is best; without them topo-tune weighs all sizes alike.",
+        "which sizes matter decides which setting is best; without them topo-tune weighs all sizes alike",
         (
-            "record it again with PyTorch 2.4 or later, CPU and CUDA activities and `record_shapes=True`: kernels then "
-            "carry `In msg nelems` and `dtype`",
+            "record it again with PyTorch 2.4 or later, CPU and CUDA activities and `record_shapes=True`: "
+            "kernels then carry `In msg nelems` and `dtype`",
         ),
         "pytorch/pytorch: torch/csrc/profiler/util.cpp, saveNcclMeta",
         _no_sizes,

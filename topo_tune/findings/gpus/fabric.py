@@ -94,11 +94,11 @@ RULES: tuple[Rule, ...] = (
         id="gpu-fabric-not-ready",
         title="a GPU has not joined the NVSwitch fabric",
         severity=Severity.ERROR,
-        why="Until its state is `Completed` and `Success`, CUDA fails with error 802 (system not yet initialized) or"
-        " NVLink is missing; NCCL's NVLS and multi-node NVLink do not work.",
+        why="until its state is `Completed` and `Success`, CUDA fails with error 802 (system not yet "
+        "initialized) or NVLink is missing; NCCL's NVLS and multi-node NVLink do not work",
         fix=(
-            "`systemctl status nvidia-fabricmanager`; on multi-node NVLink `nvidia-imex-ctl -N` and the switch tray's"
-            " manager",
+            "`systemctl status nvidia-fabricmanager`; on multi-node NVLink `nvidia-imex-ctl -N` and the "
+            "switch tray's manager",
             "driver, fabric manager and firmware must be of one release; then restart the manager and reset the GPUs",
         ),
         source=_GUIDE,
@@ -108,7 +108,7 @@ RULES: tuple[Rule, ...] = (
         id="gpu-fabric-degraded",
         title="the NVLink fabric is degraded",
         severity=Severity.WARNING,
-        why="NVLink works with less than it has, or recovers: collectives within the node or domain slow down.",
+        why="NVLink works with less than it has, or recovers: collectives within the node or domain slow down",
         fix=("`nvidia-smi -q | grep -A 12 Fabric`, the fabric manager's log, `dmesg | grep -E 'Xid|SXid'`",),
         source=_NVML,
         look=on_each_gpu(_degraded),
@@ -117,8 +117,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-fabric-cliques-differ",
         title="a node's GPUs are in different NVLink cliques",
         severity=Severity.WARNING,
-        why="NCCL uses multi-node NVLink only within one cluster UUID and clique: between the others it takes the"
-        " network.",
+        why="NCCL uses multi-node NVLink only within one cluster UUID and clique: between the others it "
+        "takes the network",
         fix=(
             "look at the partitions of the NVLink domain in the fabric manager (`nmx-c` or `nv-fabricmanager`)",
         ),
@@ -129,7 +129,7 @@ RULES: tuple[Rule, ...] = (
         id="fabric-manager-down",
         title="the fabric manager does not run",
         severity=Severity.ERROR,
-        why="Without it NVSwitches route nothing: CUDA does not start on these GPUs, or they have no NVLink.",
+        why="without it NVSwitches route nothing: CUDA does not start on these GPUs, or they have no NVLink",
         fix=(
             "`systemctl enable --now nvidia-fabricmanager`, then `journalctl -u nvidia-fabricmanager -b`",
             "its version must be the driver's, to the last number",
@@ -141,7 +141,8 @@ RULES: tuple[Rule, ...] = (
         id="fabric-manager-version",
         title="the fabric manager is not the driver's",
         severity=Severity.WARNING,
-        why="It refuses to start with a driver of another version: after the next restart or reboot NVLink is gone.",
+        why="it refuses to start with a driver of another version: after the next restart or reboot NVLink "
+        "is gone",
         fix=("install the fabric manager of exactly the driver's version and hold both packages together",),
         source=_GUIDE,
         look=_manager_version,
@@ -150,7 +151,8 @@ RULES: tuple[Rule, ...] = (
         id="fabric-manager-errors",
         title="the fabric manager's log has errors",
         severity=Severity.WARNING,
-        why="NVSwitch errors end or stall NVLink traffic of all GPUs behind the port: jobs hang or end with an Xid.",
+        why="NVSwitch errors end or stall NVLink traffic of all GPUs behind the port: jobs hang or end with "
+        "an Xid",
         fix=(
             "`grep -E 'ERROR|FATAL' /var/log/fabricmanager.log | tail`, and the SXid lines of `dmesg` at that time",
         ),

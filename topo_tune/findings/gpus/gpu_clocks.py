@@ -84,8 +84,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-throttled",
         title="a GPU's clocks are held down",
         severity=Severity.ERROR,
-        why="NCCL's copies and sums run on the GPU's clocks, halved by a hardware brake; one such GPU slows every rank,"
-        " and whatever is measured now says nothing about settings.",
+        why="NCCL's copies and sums run on the GPU's clocks, halved by a hardware brake; one such GPU slows "
+        "every rank, and whatever is measured now says nothing about settings",
         fix=(
             "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` names the reason",
             "thermal: airflow, dust, failed fans, room; power brake: power supplies and the BMC's event log",
@@ -98,7 +98,7 @@ RULES: tuple[Rule, ...] = (
         id="gpu-throttled-before",
         title="a GPU's clocks were held down earlier",
         severity=Severity.NOTICE,
-        why="It happens under load: launches that fall into such a time are slower, and the spread grows.",
+        why="it happens under load: launches that fall into such a time are slower, and the spread grows",
         fix=("`nvidia-smi -q -d PERFORMANCE` before and after a job: do the counters grow?",),
         source=_REASONS,
         look=on_each_gpu(_was_braked),
@@ -107,9 +107,10 @@ RULES: tuple[Rule, ...] = (
         id="gpu-power-capped",
         title="a GPU's power limit is below its default",
         severity=Severity.WARNING,
-        why="Under load its clocks fall below those of its peers, and collectives run at the pace of the slowest rank.",
+        why="under load its clocks fall below those of its peers, and collectives run at the pace of the "
+        "slowest rank",
         fix=(
-            "`nvidia-smi -pl <default watts>` sets it back",
+            "`nvidia-smi -pl WATTS` sets it back",
             "`--ignore gpu-power-capped` if all nodes have it on purpose",
         ),
         source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
@@ -119,8 +120,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-persistence-off",
         title="persistence mode is off",
         severity=Severity.NOTICE,
-        why="With no client the driver lets a GPU go, and the next start costs 1 to 3 s for each GPU and loses power"
-        " limits and clocks: ranks of one job start far apart.",
+        why="with no client the driver lets a GPU go, and the next start costs 1 to 3 s for each GPU and "
+        "loses power limits and clocks: ranks of one job start far apart",
         fix=("`systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1` until the next boot",),
         source="https://docs.nvidia.com/deploy/driver-persistence/overview.html",
         look=on_each_gpu(_persistence),
@@ -129,9 +130,9 @@ RULES: tuple[Rule, ...] = (
         id="gpu-mig-on",
         title="a GPU is split by MIG",
         severity=Severity.WARNING,
-        why="Instances of MIG have neither NVLink nor CUDA IPC with others: NCCL falls back to host memory, if it"
-        " accepts two of one GPU at all.",
-        fix=("`nvidia-smi -mig 0 -i <index>` on a drained node, where whole GPUs are wanted",),
+        why="instances of MIG have neither NVLink nor CUDA IPC with others: NCCL falls back to host memory, "
+        "if it accepts two of one GPU at all",
+        fix=("`nvidia-smi -mig 0 -i INDEX` on a drained node, where whole GPUs are wanted",),
         source="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/deployment-considerations.html",
         look=on_each_gpu(_mig),
     ),
@@ -139,8 +140,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-compute-mode",
         title="a GPU's compute mode keeps processes out",
         severity=Severity.NOTICE,
-        why="A second process on the GPU fails with `all CUDA-capable devices are busy or unavailable`: so does a rank"
-        " that opens its neighbour's GPU, or a benchmark beside a job.",
+        why="a second process on the GPU fails with `all CUDA-capable devices are busy or unavailable`: so "
+        "does a rank that opens its neighbour's GPU, or a benchmark beside a job",
         fix=("`nvidia-smi -c DEFAULT`",),
         source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
         look=on_each_gpu(_compute_mode),

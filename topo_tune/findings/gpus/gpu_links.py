@@ -97,10 +97,11 @@ RULES: tuple[Rule, ...] = (
         id="gpu-link-narrow",
         title="a GPU's PCIe link is narrower than it can be",
         severity=Severity.WARNING,
-        why="Every byte that leaves over the network or to a GPU without NVLink crosses this link; with half the lanes"
-        " the rings that NCCL builds through it have half the bandwidth, and all ranks wait for them.",
+        why="every byte that leaves over the network or to a GPU without NVLink crosses this link; with half "
+        "the lanes the rings that NCCL builds through it have half the bandwidth, and all ranks wait for them",
         fix=(
-            "`nvidia-smi -q -d PCI` for link width and replays, `lspci -vv -s <address>` for LnkSta of GPU and bridge",
+            "`nvidia-smi -q -d PCI` for link width and replays, `lspci -vv -s ADDRESS` for LnkSta of GPU and "
+            "bridge",
             "reseat the card or its riser, swap it with a good one to see whether the fault moves with it",
             "look whether the firmware splits the slot (bifurcation)",
         ),
@@ -111,11 +112,12 @@ RULES: tuple[Rule, ...] = (
         id="gpu-link-slow",
         title="a GPU's PCIe link runs below its generation under load",
         severity=Severity.WARNING,
-        why="Each generation halves or doubles what the GPU exchanges with NICs and with GPUs it has no NVLink to;"
-        " NCCL plans with the speed that the kernel reports.",
+        why="each generation halves or doubles what the GPU exchanges with NICs and with GPUs it has no "
+        "NVLink to; NCCL plans with the speed that the kernel reports",
         fix=(
             "look again while a job runs: an idle GPU lowers the generation by itself",
-            "`dmesg | grep -i 'available PCIe bandwidth'` and `lspci -vv -s <address>` name the bridge that limits it",
+            "`dmesg | grep -i 'available PCIe bandwidth'` and `lspci -vv -s ADDRESS` name the bridge that "
+            "limits it",
             "reseat the card; set the slot's generation in the firmware to `Auto`",
         ),
         source=_MANUAL,
@@ -125,7 +127,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-slot-slow",
         title="a GPU sits in a slot of a lower generation",
         severity=Severity.NOTICE,
-        why="The host's side of the link is the limit for network and peer traffic; no setting of NCCL changes it.",
+        why="the host's side of the link is the limit for network and peer traffic; no setting of NCCL "
+        "changes it",
         fix=(
             "use a slot of the GPU's generation, or raise the slot's generation in the firmware if it is set low",
         ),
@@ -136,8 +139,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-pcie-replays",
         title="a GPU's PCIe link sends packets twice",
         severity=Severity.NOTICE,
-        why="Each replay stalls the link for a moment: latency of small messages suffers first, and the link may"
-        " train down later.",
+        why="each replay stalls the link for a moment: latency of small messages suffers first, and the link "
+        "may train down later",
         fix=(
             "`nvidia-smi -q -d PCI | grep -i replay` twice, a minute apart under load: does the count grow?",
             "if it does, reseat card and riser and check `dmesg` for AER errors of the bridge above",
@@ -149,8 +152,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-bar1-small",
         title="BAR1 is smaller than a data-centre GPU's memory",
         severity=Severity.WARNING,
-        why="GPUDirect RDMA registers NCCL's buffers through this window; once it is full, registrations fail and jobs"
-        " with large buffers or many communicators break.",
+        why="GPUDirect RDMA registers NCCL's buffers through this window; once it is full, registrations "
+        "fail and jobs with large buffers or many communicators break",
         fix=(
             "turn on `Above 4G Decoding` (and a large enough MMIO window) in the host's firmware",
             "in a virtual machine: give its firmware a 64-bit MMIO window of twice all GPUs' memory",

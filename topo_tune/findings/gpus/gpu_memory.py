@@ -11,7 +11,7 @@ from topo_tune.records.scan import NodeScan
 _MEMORY_ERRORS = (
     "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html"
 )
-_DRAIN = "drain the node, end all processes on the GPU and reset it: `nvidia-smi --gpu-reset -i <index>`"
+_DRAIN = "drain the node, end all processes on the GPU and reset it: `nvidia-smi --gpu-reset -i INDEX`"
 
 
 def _ecc_off(_: NodeScan, gpu: GpuHealth) -> Trouble | None:
@@ -74,8 +74,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-ecc-off",
         title="ECC is off",
         severity=Severity.NOTICE,
-        why="A flipped bit in a buffer is summed into every rank's result by the next all-reduce, and nothing"
-        " reports it.",
+        why="a flipped bit in a buffer is summed into every rank's result by the next all-reduce, and "
+        "nothing reports it",
         fix=(
             "`nvidia-smi -e 1`, then reset the GPU or reboot",
             "`topo-tune scan --ignore gpu-ecc-off` if it is meant",
@@ -87,8 +87,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-ecc-uncorrected",
         title="uncorrectable memory errors on a GPU",
         severity=Severity.ERROR,
-        why="The process that touched the bad memory was ended, and one dead rank hangs or ends the whole NCCL job;"
-        " until the reset it may happen again.",
+        why="the process that touched the bad memory was ended, and one dead rank hangs or ends the whole "
+        "NCCL job; until the reset it may happen again",
         fix=(
             _DRAIN,
             "`nvidia-smi -q -d ECC,ROW_REMAPPER`; if it comes back: `dcgmi diag -r 3`, then replace the GPU",
@@ -100,7 +100,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-ecc-history",
         title="a GPU had uncorrectable memory errors",
         severity=Severity.NOTICE,
-        why="Their rows were taken out of use, so nothing is wrong now; a count that grows is a GPU that ends jobs.",
+        why="their rows were taken out of use, so nothing is wrong now; a count that grows is a GPU that "
+        "ends jobs",
         fix=("note the count, `nvidia-smi -q -d ECC,ROW_REMAPPER`, and compare it after some weeks",),
         source=_MEMORY_ERRORS,
         look=on_each_gpu(_uncorrected_before),
@@ -109,7 +110,7 @@ RULES: tuple[Rule, ...] = (
         id="gpu-sram-threshold",
         title="a GPU has too many SRAM errors",
         severity=Severity.WARNING,
-        why="Uncorrectable SRAM errors cannot be mapped away: the GPU will end jobs again.",
+        why="uncorrectable SRAM errors cannot be mapped away: the GPU will end jobs again",
         fix=(
             "run the field diagnostic (`dcgmi diag -r 4`) on the drained node and ask the vendor for a replacement",
         ),
@@ -120,7 +121,7 @@ RULES: tuple[Rule, ...] = (
         id="gpu-remap-pending",
         title="bad GPU memory waits for a reset",
         severity=Severity.WARNING,
-        why="Work goes on until the bad row is touched again, which ends that rank, and with it the job.",
+        why="work goes on until the bad row is touched again, which ends that rank, and with it the job",
         fix=(_DRAIN,),
         source=_MEMORY_ERRORS,
         look=on_each_gpu(_pending),
@@ -129,7 +130,7 @@ RULES: tuple[Rule, ...] = (
         id="gpu-remap-failed",
         title="bad GPU memory cannot be replaced",
         severity=Severity.ERROR,
-        why="No spare row is left where one is needed: jobs on this GPU will be ended by memory errors.",
+        why="no spare row is left where one is needed: jobs on this GPU will be ended by memory errors",
         fix=(
             "drain the node and replace the GPU; `nvidia-smi -q -d ROW_REMAPPER` is what the vendor asks for",
         ),
@@ -140,8 +141,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-reset-required",
         title="a GPU needs a reset",
         severity=Severity.ERROR,
-        why="After a fault the driver keeps the GPU in a state in which CUDA calls fail or peers cannot reach it; a"
-        " rank on it hangs the communicator.",
+        why="after a fault the driver keeps the GPU in a state in which CUDA calls fail or peers cannot "
+        "reach it; a rank on it hangs the communicator",
         fix=(
             _DRAIN,
             "`Reboot`: reboot the node; `Drain P2P`: end the jobs that use peer access, then look again",

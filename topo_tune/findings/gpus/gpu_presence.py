@@ -71,8 +71,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-lost",
         title="the driver does not show a GPU that is on the bus",
         severity=Severity.ERROR,
-        why="A job that asks for all GPUs does not start, or starts with uneven ranks a node, which NCCL's rings and"
-        " trees are not made for.",
+        why="a job that asks for all GPUs does not start, or starts with uneven ranks a node, which NCCL's "
+        "rings and trees are not made for",
         fix=(
             "`dmesg | grep -E 'NVRM|Xid|fallen off'`, `nvidia-smi -L`, `lspci -d 10de:`",
             "drain the node and power it off and on (a warm reboot often does not bring the GPU back)",
@@ -84,8 +84,8 @@ RULES: tuple[Rule, ...] = (
         id="gpus-mixed",
         title="different models of GPUs in one node",
         severity=Severity.WARNING,
-        why="NCCL picks one algorithm and channel count for all ranks, which is right for none; the slowest model sets"
-        " the pace, and P2P between models may be missing.",
+        why="NCCL picks one algorithm and channel count for all ranks, which is right for none; the slowest "
+        "model sets the pace, and P2P between models may be missing",
         fix=("give a job GPUs of one model: `CUDA_VISIBLE_DEVICES`, a Slurm gres type, a node label",),
         source="https://github.com/NVIDIA/nccl: src/graph/tuning.cc (minimum of the ranks' compute capabilities)",
         look=_mixed,

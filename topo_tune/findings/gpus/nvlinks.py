@@ -113,12 +113,12 @@ RULES: tuple[Rule, ...] = (
         id="nvlink-inactive",
         title="some NVLinks are down",
         severity=Severity.ERROR,
-        why="NCCL builds its rings and trees over the links that are up: a GPU with fewer is the bottleneck of all, and"
-        " with NVSwitch the GPU may drop out of NVLS altogether.",
+        why="NCCL builds its rings and trees over the links that are up: a GPU with fewer is the bottleneck "
+        "of all, and with NVSwitch the GPU may drop out of NVLS altogether",
         fix=(
             "`nvidia-smi nvlink -s`, `nvidia-smi nvlink -e`, `dmesg | grep -E 'Xid|SXid'`",
-            "drain the node; reset the GPUs (`nvidia-smi --gpu-reset`) or reboot; with NVSwitch restart the fabric"
-            " manager first",
+            "drain the node; reset the GPUs (`nvidia-smi --gpu-reset`) or reboot; with NVSwitch restart the "
+            "fabric manager first",
             "links that stay down are hardware: board, bridge or switch",
         ),
         source=_CHECKS,
@@ -128,7 +128,7 @@ RULES: tuple[Rule, ...] = (
         id="nvlink-speeds-differ",
         title="some NVLinks are slower than others",
         severity=Severity.WARNING,
-        why="NCCL counts links as equals and sends the same share over each; the slowest sets the pace.",
+        why="NCCL counts links as equals and sends the same share over each; the slowest sets the pace",
         fix=(
             "reset the GPUs or reboot; a link that stays slow has trained down: look at `nvidia-smi nvlink -e`",
         ),
@@ -139,8 +139,8 @@ RULES: tuple[Rule, ...] = (
         id="nvlink-errors",
         title="some NVLinks count errors",
         severity=Severity.WARNING,
-        why="Replays and recoveries stall a link for microseconds to milliseconds, which shows as slow outliers; a link"
-        " that needs them often will fail with an Xid.",
+        why="replays and recoveries stall a link for microseconds to milliseconds, which shows as slow "
+        "outliers; a link that needs them often will fail with an Xid",
         fix=(
             "`nvidia-smi nvlink -e` twice under load: only counters that grow matter",
             "`nvidia-smi nvlink -re` sets them to zero; a link that keeps counting needs service",

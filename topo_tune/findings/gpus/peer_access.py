@@ -102,8 +102,8 @@ RULES: tuple[Rule, ...] = (
         id="p2p-off-over-nvlink",
         title="peer access is off where NVLink is there",
         severity=Severity.ERROR,
-        why="NCCL asks CUDA for peer access before it uses a link: without it, traffic between these GPUs goes through"
-        " host memory, at a tenth of NVLink's bandwidth.",
+        why="NCCL asks CUDA for peer access before it uses a link: without it, traffic between these GPUs "
+        "goes through host memory, at a tenth of NVLink's bandwidth",
         fix=(
             "`nvidia-smi topo -p2p r`, `nvidia-smi nvlink -s`; with NVSwitch: is the fabric `Completed`?",
             "look for `NVreg_RegistryDwords` in /etc/modprobe.d and for MIG or confidential-computing mode",
@@ -116,11 +116,11 @@ RULES: tuple[Rule, ...] = (
         id="p2p-off",
         title="no peer access between GPUs",
         severity=Severity.NOTICE,
-        why="Without NVLink NCCL would copy over PCIe from GPU to GPU; where peer access is off it goes through host"
-        " memory (SHM), which costs bandwidth and CPU memory traffic.",
+        why="without NVLink NCCL would copy over PCIe from GPU to GPU; where peer access is off it goes "
+        "through host memory (SHM), which costs bandwidth and CPU memory traffic",
         fix=(
-            "CNS: common in virtual machines and with an IOMMU in the way; `intel_iommu=off`/`amd_iommu=off` or"
-            " passthrough, ACS off on bare metal",
+            "CNS: common in virtual machines and with an IOMMU in the way; `intel_iommu=off`/`amd_iommu=off` "
+            "or passthrough, ACS off on bare metal",
             "GNS: GeForce cards do not offer it; nothing to set, NCCL uses SHM by itself",
             "TNS: GPUs behind different sockets; NCCL uses SHM between them",
             "DR: remove the key from `NVreg_RegistryDwords` in /etc/modprobe.d and reload the driver",

@@ -81,10 +81,10 @@ RULES: tuple[Rule, ...] = (
         id="cpu-governor",
         title="the CPUs do not run with the performance governor",
         severity=Severity.NOTICE,
-        why="NCCL's proxy threads wait and poll; a CPU that clocks down between messages adds latency to every small "
-        "message over the network",
+        why="NCCL's proxy threads wait and poll; a CPU that clocks down between messages adds latency to "
+        "every small message over the network",
         fix=(
-            "`sudo cpupower frequency-set -g performance`",
+            "`cpupower frequency-set -g performance`",
             "for good: `tuned-adm profile hpc-compute`, or `performance` in the BIOS",
         ),
         source="https://nvidia.github.io/grace-cpu-benchmarking-guide/platform/index.html",
@@ -94,11 +94,11 @@ RULES: tuple[Rule, ...] = (
         id="numa-balancing-on",
         title="automatic NUMA balancing is on",
         severity=Severity.WARNING,
-        why="the kernel unmaps pages of running processes to see who uses them: collectives wait for it now and then, "
-        "some milliseconds at a time, and times vary from run to run",
+        why="the kernel unmaps pages of running processes to see who uses them: collectives wait for it now "
+        "and then, some milliseconds at a time, and times vary from run to run",
         fix=(
-            "`sudo sysctl kernel.numa_balancing=0`",
-            "for good: `echo kernel.numa_balancing=0 | sudo tee /etc/sysctl.d/90-numa-balancing.conf`",
+            "`sysctl kernel.numa_balancing=0`",
+            "for good: `echo kernel.numa_balancing=0 > /etc/sysctl.d/90-numa-balancing.conf`",
         ),
         source="https://github.com/deepseek-ai/DeepEP/issues/624; https://github.com/ROCm/rccl/pull/696",
         look=_balancing,
@@ -107,8 +107,8 @@ RULES: tuple[Rule, ...] = (
         id="session-few-cpus",
         title="the session may not use all CPUs",
         severity=Severity.NOTICE,
-        why="NCCL pins its threads to CPUs near each GPU that the process may use; where none of those is allowed, "
-        "they run on the wrong socket, and with few CPUs they wait for each other",
+        why="NCCL pins its threads to CPUs near each GPU that the process may use; where none of those is "
+        "allowed, they run on the wrong socket, and with few CPUs they wait for each other",
         fix=(
             "`taskset -pc $$` and `cat /sys/fs/cgroup/cpuset.cpus.effective` show the limit; ask for more CPUs",
             "in a container: leave `--cpuset-cpus` away",
@@ -120,8 +120,8 @@ RULES: tuple[Rule, ...] = (
         id="amd-one-numa-node-per-socket",
         title="NPS1 under GPUs that talk through the CPU's memory",
         severity=Severity.NOTICE,
-        why="without NVLink much traffic goes through the CPU's memory, and on AMD CPUs GPUs reach it faster with "
-        "more NUMA nodes per socket",
+        why="without NVLink much traffic goes through the CPU's memory, and on AMD CPUs GPUs reach it faster "
+        "with more NUMA nodes per socket",
         fix=(
             "try NPS4 (NUMA nodes per socket) in the BIOS and measure; memory-heavy programs may prefer NPS1",
         ),

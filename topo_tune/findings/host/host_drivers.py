@@ -184,11 +184,11 @@ RULES: tuple[Rule, ...] = (
         id="gpudirect-rdma-off",
         title="network cards have no direct way into GPU memory (GPUDirect RDMA)",
         severity=Severity.WARNING,
-        why="without a way from the network card into GPU memory NCCL copies all network traffic through the CPU's "
-        "memory, which costs up to half of the bandwidth between nodes",
+        why="without a way from the network card into GPU memory NCCL copies all network traffic through the "
+        "CPU's memory, which costs up to half of the bandwidth between nodes",
         fix=(
-            "`sudo modprobe nvidia-peermem`, and `echo nvidia-peermem | sudo tee /etc/modules-load.d/peermem.conf` "
-            "for the next boot",
+            "`modprobe nvidia-peermem`, and `echo nvidia-peermem > /etc/modules-load.d/peermem.conf` for the "
+            "next boot",
             "or install the open kernel module on Linux 5.12 or newer: NCCL then uses DMA-BUF by itself",
             "check with NCCL_DEBUG=INFO: network channels must end in `/GDRDMA`",
         ),
@@ -199,10 +199,10 @@ RULES: tuple[Rule, ...] = (
         id="legacy-peer-memory",
         title="the old peer-memory module is in use",
         severity=Severity.NOTICE,
-        why="`nvidia_peermem` has replaced it and comes with the driver; the old module has to be rebuilt for each "
-        "driver, and with both loaded nobody tells which one serves NCCL",
+        why="`nvidia_peermem` has replaced it and comes with the driver; the old module has to be rebuilt "
+        "for each driver, and with both loaded nobody tells which one serves NCCL",
         fix=(
-            "`sudo rmmod nv_peer_mem`, remove the package nvidia-peer-memory-dkms, then `sudo modprobe nvidia-peermem`",
+            "`rmmod nv_peer_mem`, remove the package nvidia-peer-memory-dkms, then `modprobe nvidia-peermem`",
         ),
         source="https://docs.nvidia.com/networking/display/GPUDirectRDMAv18/Installing+GPUDirect+RDMA",
         look=_legacy_peer_memory,
@@ -211,11 +211,9 @@ RULES: tuple[Rule, ...] = (
         id="gdrcopy-absent",
         title="the driver of GDRCopy is not there",
         severity=Severity.NOTICE,
-        why="plugins and libraries beside NCCL (UCX, libfabric, NVSHMEM) copy small messages through it; NCCL itself "
-        "uses it only where `NCCL_GDRCOPY_ENABLE=1` asks for it",
-        fix=(
-            "install GDRCopy's driver (gdrdrv-dkms) and `sudo modprobe gdrdrv`, or unset `NCCL_GDRCOPY_ENABLE`",
-        ),
+        why="plugins and libraries beside NCCL (UCX, libfabric, NVSHMEM) copy small messages through it; "
+        "NCCL itself uses it only where `NCCL_GDRCOPY_ENABLE=1` asks for it",
+        fix=("install GDRCopy's driver (gdrdrv-dkms) and `modprobe gdrdrv`, or unset `NCCL_GDRCOPY_ENABLE`",),
         source="https://github.com/NVIDIA/gdrcopy",
         look=_no_gdrcopy,
     ),
@@ -223,8 +221,8 @@ RULES: tuple[Rule, ...] = (
         id="kernel-without-dma-buf",
         title="the kernel is too old for DMA-BUF",
         severity=Severity.NOTICE,
-        why="GPUDirect RDMA works through `nvidia_peermem` only, which has to be loaded at every boot and rebuilt "
-        "with every driver; DMA-BUF needs neither",
+        why="GPUDirect RDMA works through `nvidia_peermem` only, which has to be loaded at every boot and "
+        "rebuilt with every driver; DMA-BUF needs neither",
         fix=("update to a kernel of 5.12 or newer when the system is updated anyway",),
         source=_GUIDE + " (GPU-to-NIC communication)",
         look=_old_kernel,
@@ -235,9 +233,9 @@ RULES: tuple[Rule, ...] = (
         severity=Severity.ERROR,
         why="CUDA refuses to start: a package update replaced the libraries while the old module is still loaded",
         fix=(
-            "reboot the node; or stop everything that uses GPUs and reload the modules: `sudo rmmod nvidia_uvm "
-            "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia`",
-            "hold the driver packages back from unattended updates: `sudo apt-mark hold nvidia-driver-VERSION`",
+            "reboot the node; or stop everything that uses GPUs and reload the modules: `rmmod nvidia_uvm "
+            "nvidia_drm nvidia_modeset nvidia && modprobe nvidia`",
+            "hold the driver packages back from unattended updates: `apt-mark hold nvidia-driver-VERSION`",
         ),
         source="NVML's message `Driver/library version mismatch` (nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH)",
         look=_versions_differ,
@@ -248,8 +246,8 @@ RULES: tuple[Rule, ...] = (
         severity=Severity.ERROR,
         why="it takes NVIDIA GPUs that are then missing from CUDA and from NCCL's communicators",
         fix=(
-            "`echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/nouveau.conf`, `sudo update-initramfs -u` (or "
-            "`sudo dracut -f`) and reboot",
+            "`echo 'blacklist nouveau' > /etc/modprobe.d/nouveau.conf`, `update-initramfs -u` (or `dracut "
+            "-f`) and reboot",
         ),
         source="https://docs.nvidia.com/cuda/cuda-installation-guide-linux/",
         look=_nouveau,
@@ -271,11 +269,11 @@ RULES: tuple[Rule, ...] = (
         id="imex-not-active",
         title="the IMEX service does not run",
         severity=Severity.WARNING,
-        why="NVLink between nodes needs it to export GPU memory: without it NCCL uses the network between nodes of "
-        "one rack",
+        why="NVLink between nodes needs it to export GPU memory: without it NCCL uses the network between "
+        "nodes of one rack",
         fix=(
-            "list the rack's nodes in /etc/nvidia-imex/nodes_config.cfg on each of them, then "
-            "`sudo systemctl enable --now nvidia-imex`",
+            "list the rack's nodes in /etc/nvidia-imex/nodes_config.cfg on each of them, then `systemctl "
+            "enable --now nvidia-imex`",
             "`nvidia-imex-ctl -N` must show every node as READY",
         ),
         source="https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/deployment.html",
@@ -285,11 +283,11 @@ RULES: tuple[Rule, ...] = (
         id="imex-channel-missing",
         title="there is no IMEX channel",
         severity=Severity.WARNING,
-        why="CUDA refuses to share memory across nodes without a channel that the user may open; NCCL then uses the "
-        "network between nodes of one rack",
+        why="CUDA refuses to share memory across nodes without a channel that the user may open; NCCL then "
+        "uses the network between nodes of one rack",
         fix=(
-            "`sudo mknod /dev/nvidia-caps-imex-channels/channel0 c $(awk '/imex-channels/ {print $1}' /proc/devices) 0`"
-            " at each boot, or the module option `NVreg_CreateImexChannel0=1`",
+            "`mknod /dev/nvidia-caps-imex-channels/channel0 c $(awk '/imex-channels/ {print $1}' "
+            "/proc/devices) 0` at each boot, or the module option `NVreg_CreateImexChannel0=1`",
         ),
         source="https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html",
         look=_no_imex_channel,
@@ -298,11 +296,9 @@ RULES: tuple[Rule, ...] = (
         id="service-failed",
         title="a service that NCCL depends on has failed",
         severity=Severity.WARNING,
-        why="the fabric manager brings NVLink up, openibd the RDMA drivers, the persistence daemon keeps GPUs awake: "
-        "jobs fail or slow down without them",
-        fix=(
-            "`systemctl status SERVICE` and `journalctl -u SERVICE -b`, then `sudo systemctl restart SERVICE`",
-        ),
+        why="the fabric manager brings NVLink up, openibd the RDMA drivers, the persistence daemon keeps "
+        "GPUs awake: jobs fail or slow down without them",
+        fix=("`systemctl status SERVICE` and `journalctl -u SERVICE -b`, then `systemctl restart SERVICE`",),
         source="https://www.freedesktop.org/software/systemd/man/latest/systemctl.html",
         look=_failed_services,
     ),

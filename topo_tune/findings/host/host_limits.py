@@ -125,11 +125,11 @@ RULES: tuple[Rule, ...] = (
         id="memlock-limited",
         title="locked memory is limited on a node with RDMA",
         severity=Severity.WARNING,
-        why="RDMA buffers are locked memory: above the limit `ibv_reg_mr` or `ibv_create_qp` fails and the job dies "
-        "when its communicator is made",
+        why="RDMA buffers are locked memory: above the limit `ibv_reg_mr` or `ibv_create_qp` fails and the "
+        "job dies when its communicator is made",
         fix=(
-            "add `* soft memlock unlimited` and `* hard memlock unlimited` to /etc/security/limits.d/rdma.conf and "
-            "log in again",
+            "add `* soft memlock unlimited` and `* hard memlock unlimited` to "
+            "/etc/security/limits.d/rdma.conf and log in again",
             "under Slurm: `LimitMEMLOCK=infinity` in slurmd's unit, and `PropagateResourceLimitsExcept=MEMLOCK`",
             "in a container: `docker run --ulimit memlock=-1`",
         ),
@@ -140,8 +140,8 @@ RULES: tuple[Rule, ...] = (
         id="open-files-few",
         title="a process may open few files",
         severity=Severity.WARNING,
-        why="NCCL opens sockets to all ranks when it starts, and more for every channel: at scale it fails with "
-        "`Too many open files`",
+        why="NCCL opens sockets to all ranks when it starts, and more for every channel: at scale it fails "
+        "with `Too many open files`",
         fix=(
             f"add `* - nofile {_FILES}` to /etc/security/limits.d/nofile.conf and log in again",
             "in a job script: `ulimit -n $(ulimit -Hn)`",
@@ -153,8 +153,8 @@ RULES: tuple[Rule, ...] = (
         id="stack-unlimited",
         title="an unlimited stack size shrinks the stacks of NCCL's threads",
         severity=Severity.WARNING,
-        why="glibc gives new threads 2 MiB then, less than with the usual 8 MiB, and NCCL's graph search can overflow "
-        "it: the job crashes while it starts",
+        why="glibc gives new threads 2 MiB then, less than with the usual 8 MiB, and NCCL's graph search can "
+        "overflow it: the job crashes while it starts",
         fix=("`ulimit -s 8192` in the job script, or in /etc/security/limits.d",),
         source=_RUNTIME,
         look=_unlimited_stack,
@@ -163,12 +163,12 @@ RULES: tuple[Rule, ...] = (
         id="shm-small",
         title="shared memory (/dev/shm) is too small for NCCL",
         severity=Severity.WARNING,
-        why="ranks of one node that cannot reach each other's GPU memory share segments of up to 9.2 MiB for every "
-        "connection there; without room NCCL fails with `No space left on device`",
+        why="ranks of one node that cannot reach each other's GPU memory share segments of up to 9.2 MiB for "
+        "every connection there; without room NCCL fails with `No space left on device`",
         fix=(
             "Docker: `--shm-size=1g` or more, or `--ipc=host`",
             "Kubernetes: mount an `emptyDir` with `medium: Memory` at /dev/shm",
-            "on a host: `sudo mount -o remount,size=50% /dev/shm`",
+            "on a host: `mount -o remount,size=50% /dev/shm`",
         ),
         source=_RUNTIME,
         look=_small_shared_memory,

@@ -56,8 +56,8 @@ RULES: tuple[Rule, ...] = (
         id="job-failed",
         title="a job's log shows a failure",
         severity=Severity.ERROR,
-        why="until the cause is gone, jobs of this kind fail again, and a benchmark over the same"
-        " nodes measures nothing.",
+        why="until the cause is gone, jobs of this kind fail again, and a benchmark over the same nodes "
+        "measures nothing",
         fix=("run again with `NCCL_DEBUG=INFO` on all ranks and read the first warning",),
         source=_TROUBLESHOOTING,
         look=_failed,
@@ -66,12 +66,12 @@ RULES: tuple[Rule, ...] = (
         id="job-nccl-versions",
         title="ranks of one job load different NCCL versions",
         severity=Severity.ERROR,
-        why="NCCL refuses such a communicator, or, before it could tell, hangs or corrupts its exchange.",
+        why="NCCL refuses such a communicator, or, before it could tell, hangs or corrupts its exchange",
         fix=(
-            "compare `python -c 'import torch; print(torch.cuda.nccl.version())'` and `echo"
-            " $LD_LIBRARY_PATH` on all nodes",
-            "use one image, or one NCCL, on all nodes; where the file holds several jobs, save each"
-            " log on its own",
+            "compare `python -c 'import torch; print(torch.cuda.nccl.version())'` and `echo "
+            "$LD_LIBRARY_PATH` on all nodes",
+            "use one image, or one NCCL, on all nodes; where the file holds several jobs, save each log on "
+            "its own",
         ),
         source="NVIDIA/nccl: src/init.cc (`Mismatched NCCL version detected`)",
         look=_versions,

@@ -195,14 +195,13 @@ RULES: tuple[Rule, ...] = (
         id="job-socket-fallback",
         title="a job uses TCP although RDMA devices are there",
         severity=Severity.ERROR,
-        why="NCCL falls back to TCP sockets without an error when RDMA cannot be set up: often a"
-        " tenth of the bandwidth"
-        " or less, on the CPU's account.",
+        why="NCCL falls back to TCP sockets without an error when RDMA cannot be set up: often a tenth of "
+        "the bandwidth or less, on the CPU's account",
         fix=(
-            "run once with `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET` and read the lines of NET/IB"
-            " and NET/Plugin",
-            "check `ibv_devinfo` inside the job's container: /dev/infiniband must be there and"
-            " libibverbs installed",
+            "run once with `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET` and read the lines of NET/IB and "
+            "NET/Plugin",
+            "check `ibv_devinfo` inside the job's container: /dev/infiniband must be there and libibverbs "
+            "installed",
             "look for NCCL_NET, NCCL_IB_DISABLE and NCCL_IB_HCA in the environment and in /etc/nccl.conf",
             "`NCCL_NET=IB` turns the silent fall-back into an error",
         ),
@@ -213,12 +212,12 @@ RULES: tuple[Rule, ...] = (
         id="job-sockets-at-scale",
         title="a large job uses TCP between nodes",
         severity=Severity.WARNING,
-        why="TCP moves every byte through the CPU and main memory; at this size the network decides"
-        " how long a step takes.",
+        why="TCP moves every byte through the CPU and main memory; at this size the network decides how long "
+        "a step takes",
         fix=(
             "use the RDMA network or the cloud's NCCL plugin (EFA, GPUDirect-TCPX) where there is one",
-            "where TCP is all there is: tune NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD with"
-            " `topo-tune recommend`",
+            "where TCP is all there is: tune NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD with `topo-tune "
+            "recommend`",
         ),
         source=_VARIABLES + "#nccl-socket-nthreads",
         look=_many_on_sockets,
@@ -227,7 +226,7 @@ RULES: tuple[Rule, ...] = (
         id="job-ib-finds-nothing",
         title="NCCL finds no RDMA device where there are some",
         severity=Severity.WARNING,
-        why="what the node has is not what the job sees; jobs over several nodes will use TCP.",
+        why="what the node has is not what the job sees; jobs over several nodes will use TCP",
         fix=(
             "compare `ls /dev/infiniband` and `ibv_devices` on the node and inside the job's container",
             "check that NCCL_IB_HCA does not name devices of another node type",
@@ -239,11 +238,11 @@ RULES: tuple[Rule, ...] = (
         id="job-gdr-in-part",
         title="GPU Direct RDMA is used on some connections only",
         severity=Severity.WARNING,
-        why="connections without it copy through main memory, and a ring runs at the pace of its"
-        " slowest connection.",
+        why="connections without it copy through main memory, and a ring runs at the pace of its slowest "
+        "connection",
         fix=(
-            "`nvidia-smi topo -m`: NCCL uses GPU Direct only where GPU and NIC are close;"
-            " NCCL_NET_GDR_LEVEL sets how far",
+            "`nvidia-smi topo -m`: NCCL uses GPU Direct only where GPU and NIC are close; NCCL_NET_GDR_LEVEL "
+            "sets how far",
             "check `lsmod | grep nvidia_peermem` (or DMA-BUF) on every node: one without it is enough",
         ),
         source=_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
@@ -253,14 +252,13 @@ RULES: tuple[Rule, ...] = (
         id="job-gdr-disabled",
         title="GPU Direct RDMA is disabled for all devices",
         severity=Severity.WARNING,
-        why="every message is copied through main memory on both sides: more latency, and less"
-        " bandwidth than the NIC has.",
+        why="every message is copied through main memory on both sides: more latency, and less bandwidth "
+        "than the NIC has",
         fix=(
-            "`modprobe nvidia_peermem`, and add it to /etc/modules-load.d; or use the open driver"
-            " with a kernel that has"
-            " DMA-BUF",
-            "`dmesg | grep -i peermem` shows why it does not load: often the RDMA driver was"
-            " installed after it",
+            "`modprobe nvidia_peermem`, and add it to /etc/modules-load.d; or use the open driver with a "
+            "kernel that has DMA-BUF",
+            "`dmesg | grep -i peermem` shows why it does not load: often the RDMA driver was installed after "
+            "it",
         ),
         source="NVIDIA/nccl: src/graph/topo.cc (`GPU Direct RDMA Enabled|Disabled for HCA`)",
         look=_direct_off,
@@ -269,10 +267,10 @@ RULES: tuple[Rule, ...] = (
         id="job-no-p2p",
         title="peer-to-peer is not used between GPUs with NVLink",
         severity=Severity.WARNING,
-        why="shared memory goes over PCIe and the host's memory, an order of magnitude below NVLink.",
+        why="shared memory goes over PCIe and the host's memory, an order of magnitude below NVLink",
         fix=(
-            "`nvidia-smi topo -p2p n` must say OK; in a container all GPUs of the node must be"
-            " visible to each process",
+            "`nvidia-smi topo -p2p n` must say OK; in a container all GPUs of the node must be visible to "
+            "each process",
             "look for NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; check the fabric manager on NVSwitch machines",
         ),
         source="NVIDIA/nccl: src/graph/paths.cc (`P2P is disabled between`, ncclTopoCheckP2p)",
@@ -282,13 +280,11 @@ RULES: tuple[Rule, ...] = (
         id="job-bootstrap-virtual",
         title="ranks meet over a virtual interface",
         severity=Severity.WARNING,
-        why="bridges and container interfaces have the same addresses on every node, so ranks hang"
-        " or connect to"
-        " themselves; where it works it is by luck of the order of interfaces.",
+        why="bridges and container interfaces have the same addresses on every node, so ranks hang or "
+        "connect to themselves; where it works it is by luck of the order of interfaces",
         fix=(
-            "`ip -br addr` shows the interface that all nodes share; set `NCCL_SOCKET_IFNAME==NAME`"
-            " to it (one `=` more"
-            " takes the name literally)",
+            "`ip -br addr` shows the interface that all nodes share; set `NCCL_SOCKET_IFNAME==NAME` to it "
+            "(one `=` more takes the name literally)",
         ),
         source=_VARIABLES + "#nccl-socket-ifname",
         look=_virtual_bootstrap,
@@ -297,12 +293,11 @@ RULES: tuple[Rule, ...] = (
         id="job-sockets-virtual",
         title="virtual interfaces carry a job's data",
         severity=Severity.WARNING,
-        why="NCCL spreads its sockets over all interfaces that it lists; those that reach no other"
-        " node stall the job, and"
-        " a bridge claims 10 Gbit/s whatever is behind it.",
+        why="NCCL spreads its sockets over all interfaces that it lists; those that reach no other node "
+        "stall the job, and a bridge claims 10 Gbit/s whatever is behind it",
         fix=(
-            "`NCCL_SOCKET_IFNAME=^docker,lo,veth,br-,cali,virbr` or, better, the names of the real"
-            " ones with `=`",
+            "`NCCL_SOCKET_IFNAME=^docker,lo,veth,br-,cali,virbr` or, better, the names of the real ones with "
+            "`=`",
         ),
         source=_VARIABLES + "#nccl-socket-ifname",
         look=_virtual_sockets,
@@ -311,12 +306,11 @@ RULES: tuple[Rule, ...] = (
         id="job-mixed-links",
         title="ports of RoCE and InfiniBand are used together",
         severity=Severity.WARNING,
-        why="ports of two fabrics do not reach each other; NCCL pairs them by distance to the GPU"
-        " and connects the wrong"
-        " ones, or runs at the slower fabric's pace.",
+        why="ports of two fabrics do not reach each other; NCCL pairs them by distance to the GPU and "
+        "connects the wrong ones, or runs at the slower fabric's pace",
         fix=(
-            "name the ports of one fabric: `NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,...` (`ibstat` tells each"
-            " port's link layer)",
+            "name the ports of one fabric: `NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,...` (`ibstat` tells each port's "
+            "link layer)",
         ),
         source=_VARIABLES + "#nccl-ib-hca",
         look=_mixed,
@@ -325,10 +319,10 @@ RULES: tuple[Rule, ...] = (
         id="job-nvls-unavailable",
         title="NVLS is not available although there are NVSwitches",
         severity=Severity.NOTICE,
-        why="without NVLink SHARP all-reduce within a node is up to a third slower and needs more SMs.",
+        why="without NVLink SHARP all-reduce within a node is up to a third slower and needs more SMs",
         fix=(
-            "`nvidia-smi -q | grep -A3 Fabric` must say `Completed` and `Success`; multicast also needs IMEX on"
-            " multi-node NVLink, and is off in some virtual machines",
+            "`nvidia-smi -q | grep -A3 Fabric` must say `Completed` and `Success`; multicast also needs IMEX "
+            "on multi-node NVLink, and is off in some virtual machines",
             "NVLS needs driver 525 and CUDA 12.1 or later, and all GPUs of a partition",
         ),
         source=_VARIABLES + "#nccl-nvls-enable",

@@ -57,9 +57,8 @@ RULES: tuple[Rule, ...] = (
         id="job-setting-refused",
         title="NCCL refused a variable's value",
         severity=Severity.WARNING,
-        why="NCCL then uses its own default or limit and says so only in an INFO line: the job runs"
-        " with other settings"
-        " than intended.",
+        why="NCCL then uses its own default or limit and says so only in an INFO line: the job runs with "
+        "other settings than intended",
         fix=("give a value within the limits that the message names, or unset the variable",),
         source="NVIDIA/nccl: src/misc/param.cc, src/graph/tuning.cc (getNthreads), src/init.cc",
         look=_refused,
@@ -68,14 +67,13 @@ RULES: tuple[Rule, ...] = (
         id="job-settings-differ",
         title="ranks of one job run with different values",
         severity=Severity.WARNING,
-        why="NCCL does not exchange these values: ranks that disagree hang, abort with `message"
-        " truncated`, or compute"
-        " wrong results.",
+        why="NCCL does not exchange these values: ranks that disagree hang, abort with `message truncated`, "
+        "or compute wrong results",
         fix=(
-            "set the variable in one place for all ranks: the launcher's environment or"
-            " /etc/nccl.conf of every node",
-            "`topo-tune scan` shows where each node gets its value from; save the logs of several"
-            " jobs on their own",
+            "set the variable in one place for all ranks: the launcher's environment or /etc/nccl.conf of "
+            "every node",
+            "`topo-tune scan` shows where each node gets its value from; save the logs of several jobs on "
+            "their own",
         ),
         source=_VARIABLES,
         look=_differs,
@@ -84,13 +82,12 @@ RULES: tuple[Rule, ...] = (
         id="job-plugin-missing",
         title="a plugin that was asked for is not loaded",
         severity=Severity.WARNING,
-        why="without its network plugin a job falls back to NCCL's own transports, which for EFA,"
-        " Slingshot or TCPX means"
-        " TCP; without its tuner the intended choices are not made.",
+        why="without its network plugin a job falls back to NCCL's own transports, which for EFA, Slingshot "
+        "or TCPX means TCP; without its tuner the intended choices are not made",
         fix=(
             "`ldd PLUGIN.so` inside the job's container shows which library is missing, or `undefined symbol`",
-            "add the plugin's folder to LD_LIBRARY_PATH, or give its whole path in NCCL_NET_PLUGIN"
-            " or NCCL_TUNER_PLUGIN",
+            "add the plugin's folder to LD_LIBRARY_PATH, or give its whole path in NCCL_NET_PLUGIN or "
+            "NCCL_TUNER_PLUGIN",
         ),
         source="NVIDIA/nccl: src/plugin/plugin_open.cc",
         look=_plugins,

@@ -136,12 +136,11 @@ RULES: tuple[Rule, ...] = (
         id="test-wrong-results",
         title="nccl-tests found wrong results",
         severity=Severity.ERROR,
-        why="the collective returned other sums than it should: no speed is worth having, and"
-        " training would be silently"
-        " wrong.",
+        why="the collective returned other sums than it should: no speed is worth having, and training would "
+        "be silently wrong",
         fix=(
-            "unset NCCL_PROTO and NCCL_ALGO first: forced LL128 corrupts data where NVLink does not"
-            " keep 128 bytes whole",
+            "unset NCCL_PROTO and NCCL_ALGO first: forced LL128 corrupts data where NVLink does not keep 128 "
+            "bytes whole",
             "where nothing is forced: test GPUs and links one by one (`dcgmi diag -r 3`, pairs of nodes)",
         ),
         source="https://github.com/NVIDIA/nccl/issues/831",
@@ -151,11 +150,11 @@ RULES: tuple[Rule, ...] = (
         id="test-one-rank",
         title="nccl-tests ran with one rank",
         severity=Severity.ERROR,
-        why="one rank communicates with nobody: busbw is 0 and algbw is the speed of a copy; the run"
-        " measured nothing.",
+        why="one rank communicates with nobody: busbw is 0 and algbw is the speed of a copy; the run "
+        "measured nothing",
         fix=(
-            "`all_reduce_perf -g 8` for the GPUs of one node, or one task a GPU: `srun"
-            " --ntasks-per-node=8 --mpi=pmix`",
+            "`all_reduce_perf -g 8` for the GPUs of one node, or one task a GPU: `srun --ntasks-per-node=8 "
+            "--mpi=pmix`",
             "across nodes nccl-tests must be built with `make MPI=1`",
         ),
         source=_PERFORMANCE,
@@ -165,8 +164,8 @@ RULES: tuple[Rule, ...] = (
         id="test-ranks-apart",
         title="processes of nccl-tests did not form one job",
         severity=Severity.ERROR,
-        why="each process ran the test alone, as rank 0 of its own: what looks like a run over"
-        " several nodes is none.",
+        why="each process ran the test alone, as rank 0 of its own: what looks like a run over several nodes "
+        "is none",
         fix=("build with `make MPI=1 MPI_HOME=...` and start it with an MPI that fits (`srun --mpi=list`)",),
         source="https://github.com/NVIDIA/nccl-tests/issues/107",
         look=_each("the processes of a run of nccl-tests did not form one job", _apart),
@@ -175,12 +174,11 @@ RULES: tuple[Rule, ...] = (
         id="test-gpu-shared",
         title="ranks of nccl-tests share a GPU",
         severity=Severity.ERROR,
-        why="ranks on one GPU take turns on it and do not use the links between GPUs: the numbers"
-        " say nothing of the"
-        " machine.",
+        why="ranks on one GPU take turns on it and do not use the links between GPUs: the numbers say "
+        "nothing of the machine",
         fix=(
-            "one GPU for each rank: check CUDA_VISIBLE_DEVICES, `--gpus-per-task`, and that ranks a"
-            " node match its GPUs",
+            "one GPU for each rank: check CUDA_VISIBLE_DEVICES, `--gpus-per-task`, and that ranks a node "
+            "match its GPUs",
         ),
         source=_PERFORMANCE,
         look=_each("ranks of a run of nccl-tests share a GPU", _shared),
@@ -189,10 +187,10 @@ RULES: tuple[Rule, ...] = (
         id="test-did-not-start",
         title="nccl-tests did not run through",
         severity=Severity.ERROR,
-        why="there is no result, or only a part of one.",
+        why="there is no result, or only a part of one",
         fix=(
-            "match the launcher's slots with its hosts: `mpirun -np N -H node1:8,node2:8`, `srun -N"
-            " 2 --ntasks-per-node=8`",
+            "match the launcher's slots with its hosts: `mpirun -np N -H node1:8,node2:8`, `srun -N 2 "
+            "--ntasks-per-node=8`",
             "run once with `NCCL_DEBUG=WARN` for the reason behind a `Test NCCL failure`",
         ),
         source="https://github.com/NVIDIA/nccl-tests/blob/master/README.md",
@@ -202,12 +200,11 @@ RULES: tuple[Rule, ...] = (
         id="test-slower-than-twin",
         title="a run is far slower than its twin",
         severity=Severity.WARNING,
-        why="the same test with as many ranks over the same sizes ran at half the speed or less:"
-        " another network was used,"
-        " or a node, link or setting is bad.",
+        why="the same test with as many ranks over the same sizes ran at half the speed or less: another "
+        "network was used, or a node, link or setting is bad",
         fix=(
-            "compare `NCCL_DEBUG=INFO` of both: `Using network`, `via NET/...`, `GDRDMA`, and the"
-            " variables in force",
+            "compare `NCCL_DEBUG=INFO` of both: `Using network`, `via NET/...`, `GDRDMA`, and the variables "
+            "in force",
             "a factor of ten or more is nearly always TCP instead of RDMA",
         ),
         source=_PERFORMANCE,
@@ -217,10 +214,8 @@ RULES: tuple[Rule, ...] = (
         id="test-unfinished",
         title="a run of nccl-tests is cut off",
         severity=Severity.NOTICE,
-        why="rows are missing, so the average and the largest sizes are not those of the run.",
-        fix=(
-            "save the whole output; keep NCCL's own lines out of it with `NCCL_DEBUG_FILE=nccl.%h.%p.log`",
-        ),
+        why="rows are missing, so the average and the largest sizes are not those of the run",
+        fix=("save the whole output; keep NCCL's own lines out of it with `NCCL_DEBUG_FILE=nccl.%h.%p.log`",),
         source="https://github.com/NVIDIA/nccl-tests/blob/master/README.md",
         look=_each("rows of a run of nccl-tests are missing or cut", _unfinished),
     ),
@@ -228,7 +223,7 @@ RULES: tuple[Rule, ...] = (
         id="test-unchecked",
         title="results of nccl-tests were not checked",
         severity=Severity.NOTICE,
-        why="a setting that computes wrong sums faster looks like a gain when checking is off.",
+        why="a setting that computes wrong sums faster looks like a gain when checking is off",
         fix=("leave `-c` at 1; for the largest sizes, check once and measure without",),
         source="https://github.com/NVIDIA/nccl-tests/blob/master/README.md",
         look=_each("a run of nccl-tests did not check its results", _unchecked),

@@ -80,7 +80,7 @@ RULES: tuple[Rule, ...] = (
         id="gpu-off-bus",
         title="a GPU has fallen off the bus",
         severity=Severity.ERROR,
-        why="The GPU is gone for CUDA until the node was power-cycled; ranks on it hang their communicators.",
+        why="the GPU is gone for CUDA until the node was power-cycled; ranks on it hang their communicators",
         fix=(
             "drain the node, power it off and on, look at `dmesg` for AER errors of the bridge before the fault",
             "if it comes back: reseat or replace riser, cables and GPU; check the power supply",
@@ -92,8 +92,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-xid",
         title="the driver reported a GPU fault (Xid)",
         severity=Severity.WARNING,
-        why="A fault ends at least the process on that GPU, and with it the NCCL job; hardware faults come back and"
-        " make measuring over them worthless.",
+        why="a fault ends at least the process on that GPU, and with it the NCCL job; hardware faults come "
+        "back and make measuring over them worthless",
         fix=(RESET,),
         source=CATALOGUE,
         look=on_each_event(KernelEventKind.XID, _xid),
@@ -102,8 +102,8 @@ RULES: tuple[Rule, ...] = (
         id="nvswitch-sxid",
         title="an NVSwitch reported an error (SXid)",
         severity=Severity.WARNING,
-        why="A fatal one stops NVLink traffic of the GPUs behind it until they are reset; others cost retries, and come"
-        " before worse.",
+        why="a fatal one stops NVLink traffic of the GPUs behind it until they are reset; others cost "
+        "retries, and come before worse",
         fix=(
             "`grep -E 'ERROR|FATAL' /var/log/fabricmanager.log`, `nvidia-smi nvlink -s`",
             "fatal: drain the node, stop the fabric manager, reset all GPUs, start it again; if it comes back: service",
@@ -115,7 +115,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-driver-trouble",
         title="the NVIDIA driver reports trouble",
         severity=Severity.WARNING,
-        why="A GPU that did not start or a driver of two versions is not there for NCCL; the job fails at its start.",
+        why="a GPU that did not start or a driver of two versions is not there for NCCL; the job fails at "
+        "its start",
         fix=(
             "`nvidia-smi -L`, `cat /proc/driver/nvidia/version`, `dmesg | grep NVRM`",
             "versions differ: reboot, or reload the modules after the update; a GPU that does not start: power-cycle",

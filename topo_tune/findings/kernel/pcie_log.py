@@ -101,10 +101,10 @@ RULES: tuple[Rule, ...] = (
         id="pcie-errors",
         title="uncorrected errors on a PCIe link",
         severity=Severity.ERROR,
-        why="A packet between GPU, NIC and host was lost: the driver resets the device, or data is missing; NCCL jobs"
-        " hang or end.",
+        why="a packet between GPU, NIC and host was lost: the driver resets the device, or data is missing; "
+        "NCCL jobs hang or end",
         fix=(
-            "`lspci -vv -s <address>` (UESta), `dmesg | grep -A 4 'PCIe Bus Error'`",
+            "`lspci -vv -s ADDRESS` (UESta), `dmesg | grep -A 4 'PCIe Bus Error'`",
             "reseat the card and its riser; update firmware; replace what it moves with",
         ),
         source=_AER,
@@ -114,7 +114,8 @@ RULES: tuple[Rule, ...] = (
         id="pcie-errors-corrected",
         title="many corrected errors on a PCIe link",
         severity=Severity.WARNING,
-        why="Each one is a packet sent again; a flood of them slows the link and comes before uncorrected ones.",
+        why="each one is a packet sent again; a flood of them slows the link and comes before uncorrected "
+        "ones",
         fix=("reseat the card and its riser, clean contacts; look whether the count grows under load",),
         source=_AER,
         look=on_each_event(KernelEventKind.AER, _corrected),
@@ -123,9 +124,9 @@ RULES: tuple[Rule, ...] = (
         id="pcie-bandwidth-limited",
         title="the kernel finds a PCIe link below the device's bandwidth",
         severity=Severity.WARNING,
-        why="The narrowest link between GPU and network is the bandwidth of NCCL's network transport.",
+        why="the narrowest link between GPU and network is the bandwidth of NCCL's network transport",
         fix=(
-            "the line names the bridge that limits it: `lspci -vv -s <that address>`, compare LnkCap and LnkSta",
+            "the line names the bridge that limits it: `lspci -vv -s ADDRESS`, compare LnkCap and LnkSta",
             "use a slot with more lanes or a newer generation; check the firmware's bifurcation and link speed",
         ),
         source=_PCI_SOURCE,
@@ -135,9 +136,9 @@ RULES: tuple[Rule, ...] = (
         id="nic-trouble",
         title="a network card reports trouble",
         severity=Severity.WARNING,
-        why="NCCL does not go on without a NIC that it has chosen: its operations time out and the job ends.",
+        why="NCCL does not go on without a NIC that it has chosen: its operations time out and the job ends",
         fix=(
-            "`dmesg | grep mlx5`, `mlxlink -d <device> -m`, `ibstat`, `rdma link`",
+            "`dmesg | grep mlx5`, `mlxlink -d DEVICE -m`, `ibstat`, `rdma link`",
             "cable or transceiver: clean, reseat, swap; firmware: update, then cold-boot; power: check the slot",
         ),
         source=_MLX5_SOURCE,
@@ -147,10 +148,10 @@ RULES: tuple[Rule, ...] = (
         id="nic-link-flaps",
         title="a network link flaps",
         severity=Severity.WARNING,
-        why="While a link is down its RDMA operations are retried, `NCCL_IB_TIMEOUT` and `NCCL_IB_RETRY_CNT` long, and"
-        " then the job ends; short losses show as outliers.",
+        why="while a link is down its RDMA operations are retried, `NCCL_IB_TIMEOUT` and `NCCL_IB_RETRY_CNT` "
+        "long, and then the job ends; short losses show as outliers",
         fix=(
-            "`dmesg -T | grep -i 'link down'`, `ethtool -S <interface> | grep -i -E 'link_down|symbol|crc'`",
+            "`dmesg -T | grep -i 'link down'`, `ethtool -S IF | grep -i -E 'link_down|symbol|crc'`",
             "clean or swap cable and transceiver, then look at the switch port",
         ),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
@@ -160,8 +161,8 @@ RULES: tuple[Rule, ...] = (
         id="iommu-fault",
         title="the IOMMU refuses a device's DMA",
         severity=Severity.ERROR,
-        why="GPU to GPU or NIC to GPU traffic went to an address that the IOMMU does not let through: data is lost and"
-        " NCCL hangs, or its sums are wrong.",
+        why="GPU to GPU or NIC to GPU traffic went to an address that the IOMMU does not let through: data "
+        "is lost and NCCL hangs, or its sums are wrong",
         fix=(
             "bare metal: `iommu=pt` or IOMMU off (`intel_iommu=off`, `amd_iommu=off`), and ACS off on the bridges",
             "virtual machine: the hypervisor's mapping of the device is at fault",

@@ -45,8 +45,8 @@ RULES: tuple[Rule, ...] = (
         id="nccl-segfault",
         title="a process crashed inside a communication library",
         severity=Severity.WARNING,
-        why="The rank is gone without a word to the others, which wait for it until a watchdog ends them: it looks like"
-        " a hang of NCCL.",
+        why="the rank is gone without a word to the others, which wait for it until a watchdog ends them: it "
+        "looks like a hang of NCCL",
         fix=(
             "look at the job's log of that time on this node; run it with `NCCL_DEBUG=INFO` and core dumps on",
             "a library that is older than its plugin, or two NCCL versions in one process, are the usual causes",
@@ -58,7 +58,7 @@ RULES: tuple[Rule, ...] = (
         id="out-of-memory",
         title="the kernel ended a process for want of memory",
         severity=Severity.WARNING,
-        why="If it was a rank, all others hang until their watchdog: the cause stands on this node only.",
+        why="if it was a rank, all others hang until their watchdog: the cause stands on this node only",
         fix=(
             "fewer or smaller data loaders, less pinned memory; raise the job's memory limit",
             "`dmesg -T | grep -i -A 2 oom` for who used it",
@@ -70,8 +70,8 @@ RULES: tuple[Rule, ...] = (
         id="hung-tasks",
         title="processes were stuck in the kernel",
         severity=Severity.WARNING,
-        why="A rank that waits in the kernel (a dead file system, a driver that holds a lock) keeps every other rank"
-        " waiting in NCCL.",
+        why="a rank that waits in the kernel (a dead file system, a driver that holds a lock) keeps every "
+        "other rank waiting in NCCL",
         fix=(
             "the stack below the line in `dmesg` names what it waits for: `dmesg -T | grep -A 20 'blocked for more'`",
         ),

@@ -16,7 +16,7 @@ OFF_THE_BUS = 79
 NVLINK_5 = range(144, 151)
 RECOVERY_ACTION = 154
 
-RESET = "drain the node and reset the GPU: `nvidia-smi --gpu-reset -i <index>`, or reboot"
+RESET = "drain the node and reset the GPU: `nvidia-smi --gpu-reset -i INDEX`, or reboot"
 _RESTART = (
     "restart the application; if it comes back on the same GPU with other applications: `dcgmi diag -r 3`"
 )
@@ -45,8 +45,8 @@ def _notice(meaning: str, fix: str = _APPLICATION) -> Xid:
 
 
 _NVLINK_5_FIX = (
-    "`nvidia-smi nvlink -e`, the fabric manager's log and SXid lines of that time tell which side it was;"
-    " then reset the GPU"
+    "`nvidia-smi nvlink -e`, the fabric manager's log and SXid lines of that time tell which side it was; "
+    "then reset the GPU"
 )
 
 XIDS: dict[int, Xid] = {

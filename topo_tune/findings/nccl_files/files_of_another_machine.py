@@ -172,11 +172,11 @@ RULES: tuple[Rule, ...] = (
         id="nccl-xml-refused",
         title="a topology or graph file that NCCL cannot read",
         severity=Severity.WARNING,
-        why="NCCL reads these files with a parser of its own, which knows blanks, line ends and comments. Where it"
-        " stops, no communicator can be created.",
+        why="NCCL reads these files with a parser of its own, which knows blanks, line ends and comments; "
+        "where it stops, no communicator can be created",
         fix=(
-            "take out tabs, the `<?xml ...?>` line and a byte order mark: `sed -i '1s/^\\xef\\xbb\\xbf//; s/\\t/  /g;"
-            " /^<?xml/d' FILE`",
+            "take out tabs, the `<?xml ...?>` line and a byte order mark: `sed -i '1s/^\\xef\\xbb\\xbf//; "
+            "s/\\t/  /g; /^<?xml/d' FILE`",
             'the root must be `<system version="1">`, of a graph file `<graphs version="1">`',
         ),
         source="https://github.com/NVIDIA/nccl/blob/master/src/graph/xml.cc",
@@ -186,8 +186,8 @@ RULES: tuple[Rule, ...] = (
         id="topology-other-gpus",
         title="a topology file names other GPUs than the node has",
         severity=Severity.WARNING,
-        why="NCCL drops what the file names and the node lacks, and hangs what the file lacks where it finds it"
-        " itself: distances then mix two machines.",
+        why="NCCL drops what the file names and the node lacks, and hangs what the file lacks where it finds "
+        "it itself: distances then mix two machines",
         fix=(
             "write the file of this very node: a job with `NCCL_TOPO_DUMP_FILE=topology.xml`",
             "in a virtual machine take the provider's file for this size; PCI addresses must be those inside of it",
@@ -199,8 +199,8 @@ RULES: tuple[Rule, ...] = (
         id="topology-other-nics",
         title="a topology file names other RDMA devices than the node has",
         severity=Severity.WARNING,
-        why="A NIC that the file places and the node lacks is dropped; one that only the node has is placed by what"
-        " the kernel tells, so GPUs may be paired with NICs of the other socket.",
+        why="a NIC that the file places and the node lacks is dropped; one that only the node has is placed "
+        "by what the kernel tells, so GPUs may be paired with NICs of the other socket",
         fix=(
             "compare with `ls /sys/class/infiniband`",
             "write the file anew with `NCCL_TOPO_DUMP_FILE`, or take NCCL_TOPO_FILE out of the settings",
@@ -212,7 +212,8 @@ RULES: tuple[Rule, ...] = (
         id="topology-other-vendor",
         title="a topology file of AMD GPUs on a node with NVIDIA's",
         severity=Severity.WARNING,
-        why="RCCL's files have another version and other elements: NCCL refuses them where NCCL_TOPO_FILE names one.",
+        why="RCCL's files have another version and other elements: NCCL refuses them where NCCL_TOPO_FILE "
+        "names one",
         fix=("take NCCL_TOPO_FILE out of the settings, or write the file anew with `NCCL_TOPO_DUMP_FILE`",),
         source="https://github.com/NVIDIA/nccl/blob/master/src/graph/xml.cc",
         look=_other_vendor,
@@ -221,8 +222,8 @@ RULES: tuple[Rule, ...] = (
         id="graph-other-gpus",
         title="a graph file for other GPUs than the node has",
         severity=Severity.WARNING,
-        why="NCCL looks up every GPU of the graph; for one that is not there it ends with a system error (`dev ..."
-        " not found`), and GPUs that the graph lacks have no place in the ring.",
+        why="NCCL looks up every GPU of the graph; for one that is not there it ends with a system error "
+        "(`dev ... not found`), and GPUs that the graph lacks have no place in the ring",
         fix=(
             "take NCCL_GRAPH_FILE out of /etc/nccl.conf, ~/.nccl.conf and the job's environment",
             "a graph is for one set of GPUs: write one for each with `NCCL_GRAPH_DUMP_FILE`",
@@ -234,11 +235,11 @@ RULES: tuple[Rule, ...] = (
         id="graph-off-nvlink",
         title="a graph file that keeps NCCL off NVLink",
         severity=Severity.WARNING,
-        why="NCCL takes type and speed of each graph from the file and searches no more: it plans for PCIe, with few"
-        " channels, between GPUs that NVLink joins.",
+        why="NCCL takes type and speed of each graph from the file and searches no more: it plans for PCIe, "
+        "with few channels, between GPUs that NVLink joins",
         fix=(
-            "take NCCL_GRAPH_FILE out of the settings and let NCCL search: `NCCL_DEBUG_SUBSYS=GRAPH` shows what it"
-            " finds",
+            "take NCCL_GRAPH_FILE out of the settings and let NCCL search: `NCCL_DEBUG_SUBSYS=GRAPH` shows "
+            "what it finds",
             "or write the graph anew on this node with `NCCL_GRAPH_DUMP_FILE`",
         ),
         source="https://github.com/NVIDIA/nccl/issues/1008",

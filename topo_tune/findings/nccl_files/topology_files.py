@@ -187,8 +187,8 @@ RULES: tuple[Rule, ...] = (
         id="topology-virtual-nets",
         title="a virtual interface looks faster than the real network card",
         severity=Severity.WARNING,
-        why="The kernel claims 10 Gb/s for interfaces that have no hardware; NCCL's sockets believe it, and traffic"
-        " takes a bridge or a tunnel, or never arrives.",
+        why="the kernel claims 10 Gb/s for interfaces that have no hardware; NCCL's sockets believe it, and "
+        "traffic takes a bridge or a tunnel, or never arrives",
         fix=(
             "name the real interface: `NCCL_SOCKET_IFNAME==enp34s0f0` in /etc/nccl.conf (`=`: this very name)",
             "or leave the virtual ones out: `NCCL_SOCKET_IFNAME=^lo,docker,veth,cali,br-,tunl`",
@@ -200,8 +200,8 @@ RULES: tuple[Rule, ...] = (
         id="topology-gdr-off",
         title="no NIC has GPUDirect RDMA",
         severity=Severity.WARNING,
-        why="Every byte between nodes goes through the memory of the CPU instead of straight from GPU to NIC, which"
-        " costs bandwidth on each node's PCIe and memory.",
+        why="every byte between nodes goes through the memory of the CPU instead of straight from GPU to "
+        "NIC, which costs bandwidth on each node's PCIe and memory",
         fix=(
             "load the module: `modprobe nvidia_peermem`, and `lsmod | grep nvidia_peermem` must show it",
             "or use DMA-BUF: open kernel modules of the driver, kernel 5.12 or newer, CUDA 11.7 or newer",
@@ -214,13 +214,13 @@ RULES: tuple[Rule, ...] = (
         id="topology-nvlinks-uneven",
         title="a GPU has fewer NVLinks than the others",
         severity=Severity.WARNING,
-        why="NCCL plans every channel for the GPU with the fewest links; one without any keeps NVLS and NVLink out of"
-        " the whole communicator.",
+        why="NCCL plans every channel for the GPU with the fewest links; one without any keeps NVLS and "
+        "NVLink out of the whole communicator",
         fix=(
-            "look at the GPU's links: `nvidia-smi nvlink -s -i INDEX`, `nvidia-smi nvlink -e -i INDEX` and"
-            " `dmesg | grep -i nvlink`",
-            "reset it with the others idle (`nvidia-smi --gpu-reset`), or restart the node and its fabric manager;"
-            " take the node out where links stay down",
+            "look at the GPU's links: `nvidia-smi nvlink -s -i INDEX`, `nvidia-smi nvlink -e -i INDEX` and "
+            "`dmesg | grep -i nvlink`",
+            "reset it with the others idle (`nvidia-smi --gpu-reset`), or restart the node and its fabric "
+            "manager; take the node out where links stay down",
         ),
         source="https://github.com/NVIDIA/nccl/issues/1182",
         look=_uneven_nvlinks,
@@ -229,8 +229,8 @@ RULES: tuple[Rule, ...] = (
         id="topology-gpu-path-narrow",
         title="a bridge above a GPU is slower than the GPU's own PCIe link",
         severity=Severity.WARNING,
-        why="NCCL counts a path as fast as its slowest link, so it plans fewer channels across the CPU, even where"
-        " the bridge only reports a wrong speed.",
+        why="NCCL counts a path as fast as its slowest link, so it plans fewer channels across the CPU, even "
+        "where the bridge only reports a wrong speed",
         fix=(
             "see what the link runs at: `lspci -vv -s ADDRESS | grep -E 'LnkCap|LnkSta'` for the bridge",
             "if it is slow in truth: reseat the riser, set the slot's speed in the BIOS, update the switch's firmware",
@@ -243,7 +243,8 @@ RULES: tuple[Rule, ...] = (
         id="topology-link-speed-unknown",
         title="a link speed is spelt in a way that NCCL does not know",
         severity=Severity.WARNING,
-        why="NCCL compares the text with its own table and counts what is not in it as 8 GT/s, a quarter of PCIe 5.",
+        why="NCCL compares the text with its own table and counts what is not in it as 8 GT/s, a quarter of "
+        "PCIe 5",
         fix=("write speeds as the kernel does: `32.0 GT/s PCIe` or `32 GT/s`",),
         source=_TOPOLOGY_SOURCE,
         look=_unknown_speeds,
@@ -252,11 +253,11 @@ RULES: tuple[Rule, ...] = (
         id="topology-numa-unknown",
         title="a GPU hangs below no NUMA node, or below one without CPUs",
         severity=Severity.WARNING,
-        why="NCCL then takes GPUs and NICs of different sockets for neighbours and binds its threads to no CPU near"
-        " them.",
+        why="NCCL then takes GPUs and NICs of different sockets for neighbours and binds its threads to no "
+        "CPU near them",
         fix=(
-            "see what the kernel knows: `cat /sys/bus/pci/devices/ADDRESS/numa_node`; -1 comes from the BIOS or the"
-            " virtual machine",
+            "see what the kernel knows: `cat /sys/bus/pci/devices/ADDRESS/numa_node`; -1 comes from the BIOS "
+            "or the virtual machine",
             "in a virtual machine give NCCL the provider's topology file with NCCL_TOPO_FILE",
         ),
         source="https://github.com/NVIDIA/nccl/blob/master/src/graph/xml.cc",
@@ -266,11 +267,11 @@ RULES: tuple[Rule, ...] = (
         id="topology-nvlinks-impossible",
         title="a topology file gives GPUs more NVLinks than there are",
         severity=Severity.NOTICE,
-        why="The file was written by hand. NCCL multiplies the number by the speed of one link and plans with a"
-        " bandwidth that is not there.",
+        why="the file was written by hand; NCCL multiplies the number by the speed of one link and plans "
+        "with a bandwidth that is not there",
         fix=(
-            'write one `<nvlink>` with `tclass="0x068000"` and the GPU\'s real number of links where GPUs share'
-            " NVSwitches",
+            'write one `<nvlink>` with `tclass="0x068000"` and the GPU\'s real number of links where GPUs '
+            "share NVSwitches",
             "compare with `nvidia-smi nvlink -s`",
         ),
         source=_TOPOLOGY_SOURCE,
@@ -280,8 +281,8 @@ RULES: tuple[Rule, ...] = (
         id="topology-management-nic",
         title="a NIC far from every GPU is listed with the compute NICs",
         severity=Severity.NOTICE,
-        why="A management or storage NIC that reports the same speed may carry NCCL's channels, over the CPU and"
-        " perhaps over a network that does not reach the other nodes' compute NICs.",
+        why="a management or storage NIC that reports the same speed may carry NCCL's channels, over the CPU "
+        "and perhaps over a network that does not reach the other nodes' compute NICs",
         fix=(
             "name the compute NICs by `NCCL_IB_HCA==mlx5_1,mlx5_2,...`, or leave it out: `NCCL_IB_HCA=^=mlx5_0`",
         ),

@@ -176,8 +176,8 @@ RULES: tuple[Rule, ...] = (
         id="tuner-default-channels",
         title="a tuner table leaves the number of channels open",
         severity=Severity.WARNING,
-        why="The example plugin starts from one channel and only a number in the table changes that (up to NCCL"
-        " 2.30), so messages under these rules run on a single channel.",
+        why="the example plugin starts from one channel and only a number in the table changes that (up to "
+        "NCCL 2.30), so messages under these rules run on a single channel",
         fix=(
             "write a number of channels into every rule: those that `NCCL_DEBUG=INFO` shows as coll channels",
             "or patch the plugin: `*nChannels = 0` at the beginning of getCollInfo keeps NCCL's own choice",
@@ -189,8 +189,8 @@ RULES: tuple[Rule, ...] = (
         id="tuner-gaps",
         title="a tuner table has no rule for some sizes",
         severity=Severity.WARNING,
-        why="Where no rule holds, the example plugin leaves algorithm and protocol to NCCL and sets one channel (up"
-        " to NCCL 2.30), which is slow for all but the smallest messages.",
+        why="where no rule holds, the example plugin leaves algorithm and protocol to NCCL and sets one "
+        "channel (up to NCCL 2.30), which is slow for all but the smallest messages",
         fix=("let the rules of each number of nodes reach from 0 to 4294967295 without a hole",),
         source=_PLUGIN,
         look=_gaps,
@@ -199,8 +199,8 @@ RULES: tuple[Rule, ...] = (
         id="tuner-unknown-word",
         title="a tuner table has words that the plugin does not know",
         severity=Severity.WARNING,
-        why="The plugin knows its words in one spelling and says nothing when it takes another one for allreduce,"
-        " ring or simple: the rule then acts on other messages, or asks for something else.",
+        why="the plugin knows its words in one spelling and says nothing when it takes another one for "
+        "allreduce, ring or simple: the rule then acts on other messages, or asks for something else",
         fix=(
             "spell them as the plugin does: " + ", ".join(TUNER_WORDS["collective"]),
             ", ".join(TUNER_WORDS["algorithm"]) + "; " + ", ".join(TUNER_WORDS["protocol"]),
@@ -212,7 +212,8 @@ RULES: tuple[Rule, ...] = (
         id="tuner-impossible",
         title="a tuner table asks for an algorithm that the collective does not have",
         severity=Severity.WARNING,
-        why="The plugin passes over such a rule, and without another that holds the message runs on one channel.",
+        why="the plugin passes over such a rule, and without another that holds the message runs on one "
+        "channel",
         fix=(
             "broadcast and reduce have ring only; allgather and reducescatter ring, pat, nvls, collnet_direct",
             "ll and ll128 go with tree and ring only",
@@ -224,7 +225,7 @@ RULES: tuple[Rule, ...] = (
         id="tuner-hidden-rule",
         title="a rule of a tuner table never holds, because an earlier one does",
         severity=Severity.WARNING,
-        why="The plugin takes the first rule that holds; what was measured for the later one has no effect.",
+        why="the plugin takes the first rule that holds; what was measured for the later one has no effect",
         fix=("put the narrower rule first, or take it out",),
         source=_PLUGIN,
         look=_hidden,
@@ -233,7 +234,7 @@ RULES: tuple[Rule, ...] = (
         id="tuner-collectives",
         title="a tuner table leaves collectives out",
         severity=Severity.NOTICE,
-        why="Collectives without any rule run on one channel under the example plugin (up to NCCL 2.30).",
+        why="collectives without any rule run on one channel under the example plugin (up to NCCL 2.30)",
         fix=(
             "give each of them a rule with ring, simple and NCCL's own number of channels, or patch the plugin",
         ),

@@ -179,8 +179,8 @@ RULES: tuple[Rule, ...] = (
         "interfaces-same-subnet",
         "several interfaces share a subnet",
         Severity.WARNING,
-        "Linux answers for any of its addresses on any of its interfaces and sends by the first route: traffic of "
-        "several NICs ends up on one, and connections of NCCL and RDMA fail or go the wrong way.",
+        "Linux answers for any of its addresses on any of its interfaces and sends by the first route: "
+        "traffic of several NICs ends up on one, and connections of NCCL and RDMA fail or go the wrong way",
         (
             "give each rail a subnet of its own",
             "or, for each interface: `sysctl net.ipv4.conf.IF.arp_ignore=1 net.ipv4.conf.IF.arp_announce=2 "
@@ -193,8 +193,8 @@ RULES: tuple[Rule, ...] = (
         "interface-no-shared-subnet",
         "a node is in none of the others' subnets",
         Severity.WARNING,
-        "NCCL's bootstrap connects each rank to the next over the interfaces taken: where no route leads from this "
-        "node's subnet to the others', jobs that use it hang at their start.",
+        "NCCL's bootstrap connects each rank to the next over the interfaces taken: where no route leads "
+        "from this node's subnet to the others', jobs that use it hang at their start",
         ("compare `ip -br addr` and `ip route` with another node", "test it: `ping -I IF OTHER_NODE`"),
         "NVIDIA/nccl: src/bootstrap.cc",
         _no_shared_subnet,
@@ -203,7 +203,7 @@ RULES: tuple[Rule, ...] = (
         "address-twice",
         "nodes have the same address",
         Severity.ERROR,
-        "Packets for one node reach the other, now and then: connections break, and measurements mean nothing.",
+        "packets for one node reach the other, now and then: connections break, and measurements mean nothing",
         ("give each node its own address: `ip -br addr`",),
         "https://www.rfc-editor.org/rfc/rfc5227",
         _address_twice,
@@ -212,8 +212,8 @@ RULES: tuple[Rule, ...] = (
         "interface-mtu-differs",
         "interfaces of one subnet have different MTUs",
         Severity.WARNING,
-        "Large packets towards the smaller MTU are lost without a word: bootstrap, whose messages are small, works, "
-        "and the first large message stalls.",
+        "large packets towards the smaller MTU are lost without a word: bootstrap, whose messages are small, "
+        "works, and the first large message stalls",
         ("give all nodes and switches of the subnet one MTU: `ip link set IF mtu 9000`",),
         "https://www.rfc-editor.org/rfc/rfc2923",
         _mtu_differs,
@@ -222,7 +222,8 @@ RULES: tuple[Rule, ...] = (
         "interface-slower",
         "an interface is slower than on the other nodes",
         Severity.WARNING,
-        "What NCCL sends over this interface, and what the job reads over it, moves at the slower pace for all ranks.",
+        "what NCCL sends over this interface, and what the job reads over it, moves at the slower pace for "
+        "all ranks",
         ("see what was negotiated: `ethtool IF`; reseat or replace the cable, check the switch port",),
         "https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net",
         _slower,
@@ -231,7 +232,7 @@ RULES: tuple[Rule, ...] = (
         "bond-member-down",
         "a member of a bond is down",
         Severity.WARNING,
-        "The bond works on with less bandwidth, and an RDMA device on it (mlx5_bond_0) with one port.",
+        "the bond works on with less bandwidth, and an RDMA device on it (mlx5_bond_0) with one port",
         ("see the bond: `cat /proc/net/bonding/BOND`; look at cable and switch port of the member",),
         "https://docs.kernel.org/networking/bonding.html",
         _bond_member_down,

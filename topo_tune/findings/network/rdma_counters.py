@@ -121,8 +121,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-link-errors",
         "an RDMA port counts link errors",
         Severity.WARNING,
-        "Each error costs a retransmission at best and a lost link at worst; NCCL waits for the slowest port and "
-        "ends the job when a queue pair gives up.",
+        "each error costs a retransmission at best and a lost link at worst; NCCL waits for the slowest port "
+        "and ends the job when a queue pair gives up",
         (
             "see whether they still grow: read `/sys/class/infiniband/DEVICE/ports/1/counters/` twice under load",
             "clean or replace cable and transceiver: `mlxlink -d DEVICE -m -e` shows signal and bit error rate",
@@ -134,7 +134,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-link-flapped",
         "the link of an RDMA port comes and goes",
         Severity.WARNING,
-        "A link that goes down while a job runs ends it with a completion error, or stalls it until the time-out.",
+        "a link that goes down while a job runs ends it with a completion error, or stalls it until the "
+        "time-out",
         (
             "look for the times: `dmesg -T | grep -i 'link down\\|port_inactive'`",
             "reseat or replace cable and transceiver; `mlxlink -d DEVICE -m -e` shows what the module says",
@@ -146,8 +147,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-retransmissions",
         "an RDMA port loses more packets than its like",
         Severity.WARNING,
-        "Lost and reordered packets are sent again from the first one missing; the channel over this port falls "
-        "behind, and every collective waits for it.",
+        "lost and reordered packets are sent again from the first one missing; the channel over this port "
+        "falls behind, and every collective waits for it",
         (
             "look at the switch port for drops, and at its priority flow control and ECN settings",
             "compare cable and transceiver with its like: `mlxlink -d DEVICE -m -e`",
@@ -159,11 +160,11 @@ RULES: tuple[Rule, ...] = (
         "roce-out-of-order",
         "packets of RoCE are lost or reordered",
         Severity.NOTICE,
-        "Out-of-order packets mean drops, or paths that differ in length. With adaptive routing and selective "
-        "repeat they cost little; without, each one resends a window.",
+        "out-of-order packets mean drops, or paths that differ in length; with adaptive routing and "
+        "selective repeat they cost little; without, each one resends a window",
         (
-            "if the fabric does not spread packets on purpose: look for drops on switches, set up priority flow "
-            "control and ECN for the traffic class of `NCCL_IB_TC`",
+            "if the fabric does not spread packets on purpose: look for drops on switches, set up priority "
+            "flow control and ECN for the traffic class of `NCCL_IB_TC`",
         ),
         _MLX5,
         _lossy,
@@ -172,7 +173,8 @@ RULES: tuple[Rule, ...] = (
         "roce-damaged-packets",
         "packets of RoCE arrive damaged",
         Severity.WARNING,
-        "A packet whose invariant checksum is wrong was damaged inside a switch or NIC; it is dropped and sent again.",
+        "a packet whose invariant checksum is wrong was damaged inside a switch or NIC; it is dropped and "
+        "sent again",
         ("find the device on the path that damages them: compare the counter over nodes and switches",),
         _MLX5,
         _icrc,

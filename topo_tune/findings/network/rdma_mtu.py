@@ -104,8 +104,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-mtu-small",
         "the active MTU of an RDMA port is small",
         Severity.WARNING,
-        "Every packet carries the same headers, and costs the NIC the same work: at 1024 bytes a fast port does not "
-        "reach its rate.",
+        "every packet carries the same headers, and costs the NIC the same work: at 1024 bytes a fast port "
+        "does not reach its rate",
         _RAISE_ROCE,
         _ROCE_MTU,
         _small,
@@ -114,8 +114,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-mtu-differs",
         "RDMA ports have different MTUs",
         Severity.WARNING,
-        "NCCL takes the smaller MTU of both ends of a connection, so one port slows all that talk to it; where the "
-        "switches' MTU is the smaller one, large messages are lost and the job stalls.",
+        "NCCL takes the smaller MTU of both ends of a connection, so one port slows all that talk to it; "
+        "where the switches' MTU is the smaller one, large messages are lost and the job stalls",
         ("give all nodes and switches of the fabric one MTU; see it with `ibv_devinfo | grep active_mtu`",),
         "NVIDIA/nccl: src/transport/net_ib/connect.cc",
         _differs,
@@ -124,7 +124,7 @@ RULES: tuple[Rule, ...] = (
         "roce-interface-mtu",
         "the interface below RoCE has a small MTU",
         Severity.WARNING,
-        "RoCE takes the largest of 1024, 2048 and 4096 bytes that fits: with an MTU of 1500 that is 1024.",
+        "RoCE takes the largest of 1024, 2048 and 4096 bytes that fits: with an MTU of 1500 that is 1024",
         _RAISE_ROCE,
         _ROCE_MTU,
         _small_interface,

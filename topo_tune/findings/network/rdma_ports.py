@@ -265,8 +265,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-port-down",
         "an RDMA port is down",
         Severity.ERROR,
-        "NCCL leaves out ports that are not active: the GPUs beside it go through another GPU's port, and every "
-        "ring and tree runs at the pace of the node with the fewest ports.",
+        "NCCL leaves out ports that are not active: the GPUs beside it go through another GPU's port, and "
+        "every ring and tree runs at the pace of the node with the fewest ports",
         (
             "look at the link: `ibstat DEVICE` (Polling: no signal; Disabled: switched off)",
             "switch it on where it is disabled: `ip link set IF up` (Ethernet) or `ibportstate` (InfiniBand)",
@@ -280,7 +280,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-none-active",
         "no RDMA port of a node is active",
         Severity.ERROR,
-        "NCCL on this node falls back to TCP sockets, or the job fails where other ranks come with InfiniBand or RoCE.",
+        "NCCL on this node falls back to TCP sockets, or the job fails where other ranks come with "
+        "InfiniBand or RoCE",
         ("look at the links: `ibstat`, `rdma link`", "drain the node, or leave it out with `--exclude`"),
         _IB_INIT,
         _none_active,
@@ -289,8 +290,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-port-slow",
         "an RDMA port runs slower than its like",
         Severity.ERROR,
-        "A ring moves at the pace of its slowest link, so one port at half rate halves the bandwidth of every "
-        "job over this node.",
+        "a ring moves at the pace of its slowest link, so one port at half rate halves the bandwidth of "
+        "every job over this node",
         (
             "see what was negotiated and why: `mlxlink -d DEVICE -m -c -e`",
             "bring the link up anew; then reseat or replace cable and transceiver, and try another switch port",
@@ -302,7 +303,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-rate-below-card",
         "an InfiniBand port is far slower than its card",
         Severity.WARNING,
-        "The fabric, not the card, sets NCCL's bandwidth between nodes; it takes the link's rate for its model.",
+        "the fabric, not the card, sets NCCL's bandwidth between nodes; it takes the link's rate for its "
+        "model",
         ("check generation and width of cable and switch port: `iblinkinfo`, `mlxlink -d DEVICE -m`",),
         _SYSFS,
         _below_card,
@@ -311,7 +313,7 @@ RULES: tuple[Rule, ...] = (
         "rdma-port-initializing",
         "an RDMA port waits for the subnet manager",
         Severity.ERROR,
-        "The port carries nothing before a subnet manager has set it active, and NCCL leaves it out.",
+        "the port carries nothing before a subnet manager has set it active, and NCCL leaves it out",
         (
             "see whether one runs: `sminfo`",
             "start it on the switch or on one host: `systemctl start opensm` (or the fabric manager's own service)",
@@ -324,7 +326,7 @@ RULES: tuple[Rule, ...] = (
         "rdma-no-subnet-manager",
         "an InfiniBand port has no subnet manager",
         Severity.WARNING,
-        "Links that are up stay up, but no path changes and no port that goes down comes back.",
+        "links that are up stay up, but no path changes and no port that goes down comes back",
         ("see whether one runs: `sminfo`", "start it on the switch or on one host: `systemctl start opensm`"),
         _SYSFS,
         _no_manager,
@@ -333,7 +335,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-mixed-link-layers",
         "ports of InfiniBand and of Ethernet are used side by side",
         Severity.NOTICE,
-        "NCCL takes every active port, whatever its link layer; an InfiniBand port cannot reach an Ethernet one.",
+        "NCCL takes every active port, whatever its link layer; an InfiniBand port cannot reach an Ethernet "
+        "one",
         ("name the devices that carry jobs in `NCCL_IB_HCA`",),
         _IB_INIT,
         _mixed_layers,
@@ -343,7 +346,7 @@ RULES: tuple[Rule, ...] = (
         "slower ports are among those NCCL uses",
         Severity.WARNING,
         "NCCL counts every active port as a NIC: channels that end at a slow one hold up the others, and its "
-        "network may not reach the other nodes' compute ports.",
+        "network may not reach the other nodes' compute ports",
         ("name the devices that carry jobs in `NCCL_IB_HCA`",),
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
         _slow_among_fast,
@@ -352,8 +355,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-firmware-differs",
         "RDMA cards of one kind run different firmware",
         Severity.WARNING,
-        "Cards of one node then differ in adaptive routing, congestion control and known faults, and NCCL "
-        "spreads one message over all of them.",
+        "cards of one node then differ in adaptive routing, congestion control and known faults, and NCCL "
+        "spreads one message over all of them",
         ("bring all to one version: `mlxfwmanager --query`, then `mlxfwmanager -u` and a cold restart",),
         "https://docs.nvidia.com/networking/display/mftv4310/mlxfwmanager+%E2%80%93+Firmware+Update+and+Query+Tool",
         _firmware,
@@ -362,7 +365,8 @@ RULES: tuple[Rule, ...] = (
         "rdma-virtual-functions",
         "virtual functions beside the physical ones",
         Severity.WARNING,
-        "NCCL takes each function for a NIC of its own with the full rate, and puts several channels on one wire.",
+        "NCCL takes each function for a NIC of its own with the full rate, and puts several channels on one "
+        "wire",
         ("name the physical functions in `NCCL_IB_HCA`",),
         _IB_INIT,
         _functions,

@@ -285,8 +285,8 @@ RULES: tuple[Rule, ...] = (
         "roce-no-ipv4-gid",
         "a RoCE port has no routable GID",
         Severity.WARNING,
-        "NCCL looks for a RoCE v2 GID with an IPv4 address; without one it takes row 0, a link-local address that "
-        "no router passes on, and connections time out.",
+        "NCCL looks for a RoCE v2 GID with an IPv4 address; without one it takes row 0, a link-local address "
+        "that no router passes on, and connections time out",
         (
             "give the interface below the port an address: `ip addr add ADDRESS/PREFIX dev IF`",
             "see the table: `show_gids DEVICE`",
@@ -298,8 +298,8 @@ RULES: tuple[Rule, ...] = (
         "roce-gid-index-wrong",
         "NCCL_IB_GID_INDEX names a wrong row",
         Severity.ERROR,
-        "NCCL takes the row as it is told, on every port: with a wrong one queue pairs fail, or packets go out "
-        "with an address that does not reach the other node.",
+        "NCCL takes the row as it is told, on every port: with a wrong one queue pairs fail, or packets go "
+        "out with an address that does not reach the other node",
         ("remove the line: NCCL 2.21 and later find the right row of each port by themselves",),
         "https://github.com/NVIDIA/nccl/issues/769",
         _wrong_index,
@@ -308,7 +308,7 @@ RULES: tuple[Rule, ...] = (
         "roce-no-common-gid-index",
         "no GID index is right on every port",
         Severity.NOTICE,
-        "One `NCCL_IB_GID_INDEX` cannot serve all ports; rows move when addresses and VLANs come and go.",
+        "one `NCCL_IB_GID_INDEX` cannot serve all ports; rows move when addresses and VLANs come and go",
         (
             "leave `NCCL_IB_GID_INDEX` unset: NCCL 2.21 and later find the right row of each port by themselves",
         ),
@@ -319,8 +319,8 @@ RULES: tuple[Rule, ...] = (
         "roce-pfc-off",
         "no priority flow control on RoCE",
         Severity.WARNING,
-        "When many nodes send to one, switches drop what does not fit; RoCE resends from the first packet lost, "
-        "and a collective waits for it.",
+        "when many nodes send to one, switches drop what does not fit; RoCE resends from the first packet "
+        "lost, and a collective waits for it",
         _FLOW,
         _QOS,
         _pfc_off,
@@ -329,7 +329,7 @@ RULES: tuple[Rule, ...] = (
         "roce-pfc-differs",
         "priority flow control differs between nodes",
         Severity.WARNING,
-        "A port that does not pause for the priority its peers use loses their packets, and its own.",
+        "a port that does not pause for the priority its peers use loses their packets, and its own",
         _FLOW,
         _QOS,
         _pfc_differs,
@@ -338,7 +338,7 @@ RULES: tuple[Rule, ...] = (
         "roce-ecn-off",
         "no congestion notification on RoCE",
         Severity.NOTICE,
-        "Without it senders slow down only when flow control stops them, and pauses spread through the fabric.",
+        "without it senders slow down only when flow control stops them, and pauses spread through the fabric",
         ("`echo 1 > /sys/class/net/IF/ecn/roce_np/enable/PRIORITY`, and the same for `roce_rp`",),
         _QOS,
         _ecn_off,
@@ -347,7 +347,8 @@ RULES: tuple[Rule, ...] = (
         "roce-ecn-differs",
         "congestion notification differs between nodes",
         Severity.WARNING,
-        "Nodes that do not slow down take the bandwidth of those that do, so ranks of one job run at different pace.",
+        "nodes that do not slow down take the bandwidth of those that do, so ranks of one job run at "
+        "different pace",
         ("set `/sys/class/net/IF/ecn/roce_np/enable/PRIORITY` and `roce_rp` alike on all nodes",),
         _QOS,
         _ecn_differs,
@@ -356,7 +357,7 @@ RULES: tuple[Rule, ...] = (
         "roce-trust-differs",
         "interfaces below RoCE trust different marks",
         Severity.WARNING,
-        "The same traffic class is lossless on one node and not on another.",
+        "the same traffic class is lossless on one node and not on another",
         ("set it alike on all nodes, as the switches have it: `mlnx_qos -i IF --trust dscp`",),
         _QOS,
         _trust_differs,
@@ -365,8 +366,8 @@ RULES: tuple[Rule, ...] = (
         "roce-traffic-class-ignored",
         "the traffic class has no effect",
         Severity.WARNING,
-        "With trust `pcp` an interface sorts by the VLAN tag's priority: without a tag all packets are of priority "
-        "0, whatever `NCCL_IB_TC` says.",
+        "with trust `pcp` an interface sorts by the VLAN tag's priority: without a tag all packets are of "
+        "priority 0, whatever `NCCL_IB_TC` says",
         ("`mlnx_qos -i IF --trust dscp`, and the same on the switches",),
         _QOS,
         _trust_pcp,
@@ -375,7 +376,8 @@ RULES: tuple[Rule, ...] = (
         "roce-traffic-class-lossy",
         "NCCL's traffic class is not the lossless one",
         Severity.WARNING,
-        "NCCL's packets travel in a priority that switches may drop, beside one that is kept lossless for them.",
+        "NCCL's packets travel in a priority that switches may drop, beside one that is kept lossless for "
+        "them",
         ("set `NCCL_IB_TC` to four times the DSCP that leads to the lossless priority, plus 2 for ECN",),
         _ENV,
         _not_lossless,
@@ -384,7 +386,7 @@ RULES: tuple[Rule, ...] = (
         "roce-traffic-class-unset",
         "flow control is set up and NCCL does not use it",
         Severity.WARNING,
-        "Without `NCCL_IB_TC` NCCL sends with class 0: its packets are of the lossy priority.",
+        "without `NCCL_IB_TC` NCCL sends with class 0: its packets are of the lossy priority",
         ("set `NCCL_IB_TC` to the class that the switches keep lossless",),
         _ENV,
         _class_unset,

@@ -197,7 +197,8 @@ RULES: tuple[Rule, ...] = (
         "socket-ifname-missing",
         "NCCL_SOCKET_IFNAME takes no interface",
         Severity.ERROR,
-        "NCCL ends every job at its start with `no socket interface found`: bootstrap needs one even over RDMA.",
+        "NCCL ends every job at its start with `no socket interface found`: bootstrap needs one even over "
+        "RDMA",
         (
             "list the interfaces: `ip -br addr`; correct the name, or remove the line so that NCCL looks for itself",
         ),
@@ -208,7 +209,7 @@ RULES: tuple[Rule, ...] = (
         "socket-ifname-down",
         "NCCL_SOCKET_IFNAME takes interfaces that are down",
         Severity.ERROR,
-        "Ranks offer an address that nobody reaches, and the job hangs at its start or ends with a time-out.",
+        "ranks offer an address that nobody reaches, and the job hangs at its start or ends with a time-out",
         ("bring the interface up: `ip link set IF up`; or name another one",),
         _SOCKET,
         _down,
@@ -217,7 +218,7 @@ RULES: tuple[Rule, ...] = (
         "socket-ifname-loopback",
         "NCCL_SOCKET_IFNAME takes the loopback interface",
         Severity.ERROR,
-        "Each node offers 127.0.0.1 to the others: jobs over several nodes do not start.",
+        "each node offers 127.0.0.1 to the others: jobs over several nodes do not start",
         ("name the interface that all nodes reach, or remove the line",),
         "https://github.com/NVIDIA/nccl/issues/286",
         _loopback,
@@ -226,8 +227,8 @@ RULES: tuple[Rule, ...] = (
         "socket-host-only",
         "NCCL would take interfaces that no other node reaches",
         Severity.WARNING,
-        "Unless told otherwise NCCL leaves out `docker`, `lo` and `virbr` alone; bootstrap takes the first interface "
-        "that is left, and jobs hang at their start where that is a bridge or veth of the host.",
+        "unless told otherwise NCCL leaves out `docker`, `lo` and `virbr` alone; bootstrap takes the first "
+        "interface that is left, and jobs hang at their start where that is a bridge or veth of the host",
         ("name the interface that all nodes reach in `NCCL_SOCKET_IFNAME`",),
         "https://github.com/NVIDIA/nccl/issues/913",
         _host_only,
@@ -236,8 +237,8 @@ RULES: tuple[Rule, ...] = (
         "socket-ipoib",
         "NCCL takes IP over InfiniBand for its sockets",
         Severity.NOTICE,
-        "Names that begin with `ib` are taken first. For bootstrap that does no harm while IP over InfiniBand "
-        "works on every node; for data it is far slower than RDMA on the same port.",
+        "names that begin with `ib` are taken first; for bootstrap that does no harm while IP over "
+        "InfiniBand works on every node; for data it is far slower than RDMA on the same port",
         (
             "to keep bootstrap on Ethernet: `NCCL_SOCKET_IFNAME==IF`",
             "for data: remove `NCCL_IB_DISABLE` and `NCCL_NET`",
@@ -249,8 +250,8 @@ RULES: tuple[Rule, ...] = (
         "socket-slow-interface",
         "NCCL's sockets use a slow interface",
         Severity.WARNING,
-        "Socket data goes over the interfaces taken, up to 16 of them, each for a NIC of its own: the slow one holds "
-        "up the others.",
+        "socket data goes over the interfaces taken, up to 16 of them, each for a NIC of its own: the slow "
+        "one holds up the others",
         ("name the fast interface in `NCCL_SOCKET_IFNAME`",),
         _ENV,
         _slow,
@@ -259,7 +260,7 @@ RULES: tuple[Rule, ...] = (
         "socket-mtu-small",
         "NCCL's sockets use small packets",
         Severity.NOTICE,
-        "At 1500 bytes the CPU's work for each packet, not the link, sets the bandwidth of socket transport.",
+        "at 1500 bytes the CPU's work for each packet, not the link, sets the bandwidth of socket transport",
         (
             "raise the MTU on all nodes and switches together: `ip link set IF mtu 9000`; clouds may forbid it",
         ),

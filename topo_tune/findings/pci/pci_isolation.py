@@ -108,11 +108,12 @@ RULES: tuple[Rule, ...] = (
         id="acs-on-switch",
         title="ACS is on at PCIe switches between GPUs and network cards",
         severity=Severity.WARNING,
-        why="packets between two devices below a switch go up to the CPU and back in place of straight across: "
-        "GPUDirect loses up to half of its bandwidth, and on some machines NCCL hangs in its first collective",
+        why="packets between two devices below a switch go up to the CPU and back in place of straight "
+        "across: GPUDirect loses up to half of its bandwidth, and on some machines NCCL hangs in its first "
+        "collective",
         fix=(
             "switch IO virtualisation (VT-d, AMD-Vi) or ACS off in the BIOS, unless guests need it",
-            "until the next boot: `sudo setpci -s ADDRESS ECAP_ACS+0x6.w=0000` for each port named above",
+            "until the next boot: `setpci -s ADDRESS ECAP_ACS+0x6.w=0000` for each port named above",
         ),
         source=_USER_GUIDE + "#pci-access-control-services-acs",
         look=_on_switches,
@@ -121,11 +122,12 @@ RULES: tuple[Rule, ...] = (
         id="acs-on-root-port",
         title="ACS is on at root ports above GPUs",
         severity=Severity.NOTICE,
-        why="traffic between devices of different root ports crosses the CPU anyway; with ACS it is also translated "
-        "there where the IOMMU is on, which costs speed and on some machines peer-to-peer altogether",
+        why="traffic between devices of different root ports crosses the CPU anyway; with ACS it is also "
+        "translated there where the IOMMU is on, which costs speed and on some machines peer-to-peer "
+        "altogether",
         fix=(
-            "if `nvidia-smi topo -p2p r` or nccl-tests show trouble: "
-            "`sudo setpci -s ADDRESS ECAP_ACS+0x6.w=0000` for each port",
+            "if `nvidia-smi topo -p2p r` or nccl-tests show trouble: `setpci -s ADDRESS ECAP_ACS+0x6.w=0000` "
+            "for each port",
         ),
         source=_USER_GUIDE + "#pci-access-control-services-acs",
         look=_on_root_ports,
@@ -134,10 +136,10 @@ RULES: tuple[Rule, ...] = (
         id="iommu-translated",
         title="the IOMMU translates on bare metal",
         severity=Severity.WARNING,
-        why="NVIDIA does not support peer-to-peer copies between GPUs over PCIe in this mode, and GPUDirect RDMA is "
-        "redirected to the CPU's root ports: slow at best, hanging or wrong data at worst",
+        why="NVIDIA does not support peer-to-peer copies between GPUs over PCIe in this mode, and GPUDirect "
+        "RDMA is redirected to the CPU's root ports: slow at best, hanging or wrong data at worst",
         fix=(
-            "add `iommu=pt` to the kernel's command line (GRUB_CMDLINE_LINUX), run `sudo update-grub` and reboot",
+            "add `iommu=pt` to the kernel's command line (GRUB_CMDLINE_LINUX), run `update-grub` and reboot",
             "or switch it off: `intel_iommu=off` or `amd_iommu=off`, or VT-d / AMD-Vi in the BIOS",
         ),
         source="https://docs.nvidia.com/gpudirect-storage/best-practices-guide/software-settings.html",
@@ -147,8 +149,8 @@ RULES: tuple[Rule, ...] = (
         id="relaxed-ordering-off-in-vm",
         title="relaxed ordering on PCIe is switched off in a virtual machine",
         severity=Severity.WARNING,
-        why="relaxed ordering is what lets InfiniBand reach its rate in virtual machines; NCCL uses it by itself "
-        "where it can",
+        why="relaxed ordering is what lets InfiniBand reach its rate in virtual machines; NCCL uses it by "
+        "itself where it can",
         fix=("remove `NCCL_IB_PCI_RELAXED_ORDERING=0`",),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-pci-relaxed-ordering",
         look=_strict_ordering,

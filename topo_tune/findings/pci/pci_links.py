@@ -20,7 +20,7 @@ _FAST_GBIT_PER_S = 50.0
 
 _RESEAT = (
     "reseat the card and its riser or cable, then boot from a cold start: a link trains anew only then",
-    "`sudo lspci -s ADDRESS -vv | grep -E 'LnkCap|LnkSta'` shows both sides; look at the port above it, too",
+    "`lspci -s ADDRESS -vv | grep -E 'LnkCap|LnkSta'` shows both sides; look at the port above it, too",
     "check in the BIOS that the slot is not bifurcated and not limited to an older generation",
 )
 _HEALTH_CHECKS = (
@@ -245,8 +245,8 @@ RULES: tuple[Rule, ...] = (
         id="nic-pcie-below-port",
         title="a network card's slot carries less than the card's ports",
         severity=Severity.WARNING,
-        why="NCCL counts with the port's rate as the network reports it, so its model of the network is too fast "
-        "and the link is the real limit",
+        why="NCCL counts with the port's rate as the network reports it, so its model of the network is too "
+        "fast and the link is the real limit",
         fix=(
             "move the card to a slot with more lanes or a newer generation",
             "where both ports of one card are cabled to the same slot, use one of them: `NCCL_IB_HCA`",
@@ -258,8 +258,8 @@ RULES: tuple[Rule, ...] = (
         id="nvswitch-pcie-narrow",
         title="an NVSwitch's PCIe link has fewer lanes than it could have",
         severity=Severity.NOTICE,
-        why="NVLink traffic does not use it, but the fabric manager does, and a link that lost lanes is a hint at "
-        "a board that is about to fail",
+        why="NVLink traffic does not use it, but the fabric manager does, and a link that lost lanes is a "
+        "hint at a board that is about to fail",
         fix=_RESEAT,
         source=_HEALTH_CHECKS,
         look=_narrow_nvswitches,
@@ -288,12 +288,12 @@ RULES: tuple[Rule, ...] = (
         id="gpu-path-slower-than-gpu",
         title="a bridge above a GPU reports less than the GPU's own link",
         severity=Severity.WARNING,
-        why="NCCL takes the slowest bridge for the whole path, also where a switch only reports its speed wrongly; "
-        "its rings across the CPU get fewer channels then",
+        why="NCCL takes the slowest bridge for the whole path, also where a switch only reports its speed "
+        "wrongly; its rings across the CPU get fewer channels then",
         fix=(
-            "`sudo lspci -s ADDRESS -vv | grep -E 'LnkCap|LnkSta'` on the bridge: is the link as slow as that?",
-            "if the bridge is a virtual one of a PCIe switch, update the switch's firmware, or give NCCL a corrected "
-            "file: `NCCL_TOPO_DUMP_FILE` writes one, `NCCL_TOPO_FILE` reads it",
+            "`lspci -s ADDRESS -vv | grep -E 'LnkCap|LnkSta'` on the bridge: is the link as slow as that?",
+            "if the bridge is a virtual one of a PCIe switch, update the switch's firmware, or give NCCL a "
+            "corrected file: `NCCL_TOPO_DUMP_FILE` writes one, `NCCL_TOPO_FILE` reads it",
         ),
         source=_NCCL_MODEL,
         look=_slow_paths,
@@ -302,8 +302,8 @@ RULES: tuple[Rule, ...] = (
         id="gpu-sysfs-link-narrow",
         title="a GPU's PCIe link has fewer lanes than both of its ends can do",
         severity=Severity.WARNING,
-        why="whatever does not go over NVLink goes over this link: network traffic, and on machines without NVLink "
-        "all traffic between GPUs",
+        why="whatever does not go over NVLink goes over this link: network traffic, and on machines without "
+        "NVLink all traffic between GPUs",
         fix=_RESEAT,
         source=_NCCL_MODEL,
         look=_narrow_gpus,

@@ -147,8 +147,8 @@ RULES: tuple[Rule, ...] = (
         id="nic-far-from-every-gpu",
         title="no GPU has a network card on its own NUMA node",
         severity=Severity.WARNING,
-        why="GPUDirect RDMA stays off by default over this distance: data goes through the CPU's memory and the link "
-        "between the sockets, which all GPUs share",
+        why="GPUDirect RDMA stays off by default over this distance: data goes through the CPU's memory and "
+        "the link between the sockets, which all GPUs share",
         fix=(
             "move network cards to slots of the sockets that the GPUs are on, best below the same PCIe switch",
             "measure whether `NCCL_NET_GDR_LEVEL=SYS` is faster on this machine; on many it is slower",
@@ -160,8 +160,9 @@ RULES: tuple[Rule, ...] = (
         id="gpu-without-near-nic",
         title="some GPUs have no network card near them",
         severity=Severity.NOTICE,
-        why="these GPUs send through another GPU's card (PXN over NVLink) or through the CPU's memory: with few cards "
-        "that is meant, with as many cards as GPUs it is a card in the wrong slot or one that is missing",
+        why="these GPUs send through another GPU's card (PXN over NVLink) or through the CPU's memory: with "
+        "few cards that is meant, with as many cards as GPUs it is a card in the wrong slot or one that is "
+        "missing",
         fix=(
             "`nvidia-smi topo -m`: compare with another node of the same model",
             "`lspci -tv`: look for a card in the wrong slot",
@@ -173,12 +174,12 @@ RULES: tuple[Rule, ...] = (
         id="pci-without-numa-node",
         title="devices without a NUMA node on a machine with several",
         severity=Severity.WARNING,
-        why="NCCL puts such a device below a CPU of its own, numbered -1: every path to it looks like one between "
-        "sockets, and its threads are pinned nowhere",
+        why="NCCL puts such a device below a CPU of its own, numbered -1: every path to it looks like one "
+        "between sockets, and its threads are pinned nowhere",
         fix=(
             "update the BIOS: it does not tell the proximity of these slots (_PXM)",
-            "until then tell NCCL by a topology file: write it with `NCCL_TOPO_DUMP_FILE`, correct `numaid`, set "
-            "`NCCL_TOPO_FILE`",
+            "until then tell NCCL by a topology file: write it with `NCCL_TOPO_DUMP_FILE`, correct `numaid`, "
+            "set `NCCL_TOPO_FILE`",
         ),
         source="NVIDIA/nccl: src/graph/xml.cc (ncclTopoGetXmlFromSys reads numa_node)",
         look=_without_numa_node,
@@ -187,11 +188,11 @@ RULES: tuple[Rule, ...] = (
         id="vm-without-topology-file",
         title="a virtual machine without a topology file for NCCL",
         severity=Severity.NOTICE,
-        why="NCCL detects the topology from /sys, and a flat virtual PCI bus makes every card look equally far from "
-        "every GPU; cloud providers ship a file for machines like this",
+        why="NCCL detects the topology from /sys, and a flat virtual PCI bus makes every card look equally "
+        "far from every GPU; cloud providers ship a file for machines like this",
         fix=(
-            "look for the provider's file, such as /opt/microsoft/ndv5-topo.xml, and set `NCCL_TOPO_FILE` to it in "
-            "/etc/nccl.conf",
+            "look for the provider's file, such as /opt/microsoft/ndv5-topo.xml, and set `NCCL_TOPO_FILE` to "
+            "it in /etc/nccl.conf",
         ),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-topo-file",
         look=_no_topology_in_guest,
@@ -203,7 +204,7 @@ RULES: tuple[Rule, ...] = (
         why="jobs that count on all GPUs of the node fail or use fewer; the ring that NCCL finds has a hole",
         fix=(
             "`lspci -nnk -d 10de:` names the driver in use; `vfio-pci` means that it is reserved for a guest",
-            "`sudo dmesg | grep -iE 'nvrm|xid'`: a GPU that failed to start is named there",
+            "`dmesg | grep -iE 'nvrm|xid'`: a GPU that failed to start is named there",
         ),
         source="GPUs on the bus against the driver's list: oracle-quickstart/oci-hpc, healthchecks role",
         look=_without_driver,
@@ -212,11 +213,12 @@ RULES: tuple[Rule, ...] = (
         id="gpu-not-listed",
         title="a GPU on the PCI bus is missing from the driver's list",
         severity=Severity.ERROR,
-        why="the driver has given the GPU up: jobs that count on it fail, and a measurement over the others does not "
-        "stand for the node",
+        why="the driver has given the GPU up: jobs that count on it fail, and a measurement over the others "
+        "does not stand for the node",
         fix=(
-            "`sudo dmesg | grep -iE 'nvrm|xid'` tells why",
-            "`sudo nvidia-smi -r` or a reboot brings it back; if it comes again, take the node out and test the card",
+            "`dmesg | grep -iE 'nvrm|xid'` tells why",
+            "`nvidia-smi -r` or a reboot brings it back; if it comes again, take the node out and test the "
+            "card",
         ),
         source="GPUs on the bus against the driver's list: oracle-quickstart/oci-hpc, healthchecks role",
         look=_not_seen,

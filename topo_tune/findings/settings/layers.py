@@ -278,12 +278,11 @@ RULES: tuple[Rule, ...] = (
         id="setting-hidden",
         title="a setting has no effect because a stronger place sets the same variable",
         severity=Severity.WARNING,
-        why="NCCL takes the environment first, then $NCCL_CONF_FILE or ~/.nccl.conf, then"
-        " /etc/nccl.conf: whoever edits the"
-        " weaker place changes nothing.",
+        why="NCCL takes the environment first, then $NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf: "
+        "whoever edits the weaker place changes nothing",
         fix=(
-            "delete the variable in the place that should not decide; `topo-tune scan` shows both under"
-            " settings",
+            "delete the variable in the place that should not decide; `topo-tune scan` shows both under "
+            "settings",
             "to change the value, change it where the winner stands",
         ),
         source=_PARAM,
@@ -293,9 +292,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-may-be-hidden",
         title="a profile, unit or image sets another value than the file that NCCL reads",
         severity=Severity.WARNING,
-        why="Where the profile, unit or image is in a job's environment it hides the file's value,"
-        " elsewhere it does not: the"
-        " same job runs with different settings, depending on how it was started.",
+        why="where the profile, unit or image is in a job's environment it hides the file's value, elsewhere "
+        "it does not: the same job runs with different settings, depending on how it was started",
         fix=(
             "keep the variable in one place: `/etc/nccl.conf` is read whatever starts the job",
             "`srun env | grep ^NCCL_` shows what jobs really get",
@@ -307,8 +305,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-twice",
         title="a file sets a variable more than once",
         severity=Severity.WARNING,
-        why="NCCL keeps the first line of a name in a file; whoever appends a line to change a value"
-        " changes nothing.",
+        why="NCCL keeps the first line of a name in a file; whoever appends a line to change a value changes "
+        "nothing",
         fix=("keep one line of each name; delete the others",),
         source=_PARAM,
         look=_twice,
@@ -317,8 +315,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-drop-in-unread",
         title="settings in /etc/nccl/conf.d are in no file that NCCL reads",
         severity=Severity.WARNING,
-        why="NCCL reads no drop-in folder. Its fragments have an effect only when they are merged into"
-        " /etc/nccl.conf.",
+        why="NCCL reads no drop-in folder; its fragments have an effect only when they are merged into "
+        "/etc/nccl.conf",
         fix=(
             "copy the lines to `/etc/nccl.conf`, or let `topo-tune apply` merge them",
             "delete fragments that nobody needs",
@@ -330,9 +328,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-conf-file-missing",
         title="NCCL_CONF_FILE names a file that cannot be read",
         severity=Severity.ERROR,
-        why="NCCL passes over a file that it cannot open without a message, and does not read"
-        " ~/.nccl.conf either: none of"
-        " the settings that were meant is in force.",
+        why="NCCL passes over a file that it cannot open without a message, and does not read ~/.nccl.conf "
+        "either: none of the settings that were meant is in force",
         fix=(
             'put the file at that path on every node, readable by the users of jobs: `ls -l "$NCCL_CONF_FILE"`',
             "or `unset NCCL_CONF_FILE`",
@@ -344,8 +341,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-conf-file-in-file",
         title="NCCL_CONF_FILE is set in a file",
         severity=Severity.WARNING,
-        why="NCCL asks the environment for it before it reads any file, so the file that is named here"
-        " is never read.",
+        why="NCCL asks the environment for it before it reads any file, so the file that is named here is "
+        "never read",
         fix=(
             "export `NCCL_CONF_FILE` in the job's environment, or put the settings themselves into this file",
         ),
@@ -356,9 +353,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-file-missing",
         title="a variable names a file that is not there",
         severity=Severity.WARNING,
-        why="A topology file or tuner table that is not there is passed over and NCCL goes by what it"
-        " detects; a graph file"
-        " that is not there ends the start of every communicator.",
+        why="a topology file or tuner table that is not there is passed over and NCCL goes by what it "
+        "detects; a graph file that is not there ends the start of every communicator",
         fix=(
             "put the file at that path on every node: `ls -l PATH`; in containers, mount it",
             "or delete the variable",
@@ -370,9 +366,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-template",
         title="a value holds a placeholder of the tool that should have written it",
         severity=Severity.ERROR,
-        why="NCCL expands nothing: it takes `{{...}}` or `$NAME` as the value itself, so that a plugin"
-        " or file of that name is"
-        " looked for and not found.",
+        why="NCCL expands nothing: it takes `{{...}}` or `$NAME` as the value itself, so that a plugin or "
+        "file of that name is looked for and not found",
         fix=("write the value itself; check the template or playbook that makes this file",),
         source=_PARAM,
         look=_template,
@@ -381,9 +376,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-misread",
         title="NCCL reads lines of its file otherwise than they were meant",
         severity=Severity.WARNING,
-        why="NCCL cuts a line at the first `=` and trims nothing: quotes, spaces, `export` and comments"
-        " behind a value become"
-        " part of the name or the value, and of `4M` it reads 4.",
+        why="NCCL cuts a line at the first `=` and trims nothing: quotes, spaces, `export` and comments "
+        "behind a value become part of the name or the value, and of `4M` it reads 4",
         fix=(
             "write bare `NAME=VALUE` lines: no quotes, no spaces, no `export`, no suffix behind a number",
             "`topo-tune lint FILE` shows each line and how to write it",
@@ -395,8 +389,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-unread-name",
         title="a variable is set that no NCCL on the node reads",
         severity=Severity.WARNING,
-        why="NCCL does not complain about names that it does not know: the setting looks like one and"
-        " does nothing.",
+        why="NCCL does not complain about names that it does not know: the setting looks like one and does "
+        "nothing",
         fix=("delete it, or correct the name; `topo-tune explain NAME` says which versions read it",),
         source=_DOCS,
         look=_unread_name,
@@ -405,8 +399,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-wrong-name",
         title="a variable is set whose name NCCL never had",
         severity=Severity.WARNING,
-        why="It was found in guides and scripts, and no version of NCCL reads it: what it was meant to"
-        " change is unchanged.",
+        why="it was found in guides and scripts, and no version of NCCL reads it: what it was meant to "
+        "change is unchanged",
         fix=("use the name that is meant, or delete the line",),
         source=_DOCS,
         look=_wrong_name,

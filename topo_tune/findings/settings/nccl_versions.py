@@ -199,11 +199,10 @@ RULES: tuple[Rule, ...] = (
         id="nccl-absent",
         title="no NCCL library outside containers",
         severity=Severity.NOTICE,
-        why="Rules and settings that depend on NCCL's version cannot be checked here; `bench` needs a"
-        " Python with torch.",
+        why="rules and settings that depend on NCCL's version cannot be checked here; `bench` needs a Python "
+        "with torch",
         fix=(
-            "let `python:` of the cluster file start the Python of the container or environment that"
-            " jobs use",
+            "let `python:` of the cluster file start the Python of the container or environment that jobs use",
         ),
         source="topo-tune's own scan: LD_LIBRARY_PATH, ldconfig, Python packages and usual folders are"
         " looked at",
@@ -213,10 +212,10 @@ RULES: tuple[Rule, ...] = (
         id="nccl-versions-differ",
         title="torch brings another NCCL than the system has",
         severity=Severity.NOTICE,
-        why="nccl-tests built against the system's library measures another NCCL than training uses.",
+        why="nccl-tests built against the system's library measures another NCCL than training uses",
         fix=(
-            "build nccl-tests with `NCCL_HOME` of torch's package, or set `LD_PRELOAD` to its"
-            " libnccl.so.2 for the test",
+            "build nccl-tests with `NCCL_HOME` of torch's package, or set `LD_PRELOAD` to its libnccl.so.2 "
+            "for the test",
             "remove the system's package where nobody needs it",
         ),
         source="https://github.com/rapidsai/cugraph/issues/4465",
@@ -226,9 +225,8 @@ RULES: tuple[Rule, ...] = (
         id="nccl-library-path",
         title="LD_LIBRARY_PATH leads to another NCCL than torch brings",
         severity=Severity.WARNING,
-        why="Programs without a path of their own load that one, and so does a torch that was linked"
-        " with RUNPATH (wheels use"
-        " RPATH, which goes before it): jobs may mix two versions.",
+        why="programs without a path of their own load that one, and so does a torch that was linked with "
+        "RUNPATH (wheels use RPATH, which goes before it): jobs may mix two versions",
         fix=(
             "take the folder out of `LD_LIBRARY_PATH`",
             "`python -c 'import torch; print(torch.cuda.nccl.version())'` shows which one torch has loaded",
@@ -240,8 +238,8 @@ RULES: tuple[Rule, ...] = (
         id="nccl-older-than-gpus",
         title="NCCL is older than the GPUs",
         severity=Severity.ERROR,
-        why="A library without code for the GPU fails at its first kernel, or runs without what the"
-        " machine offers.",
+        why="a library without code for the GPU fails at its first kernel, or runs without what the machine "
+        "offers",
         fix=("install a newer torch, or `pip install -U nvidia-nccl-cu12` in the jobs' environment",),
         source="https://github.com/ROCm/rccl/pull/1662 (notes of NCCL 2.25.1);"
         " https://github.com/cupy/cupy/issues/7094",
@@ -251,8 +249,8 @@ RULES: tuple[Rule, ...] = (
         id="plugin-missing",
         title="a variable names a plugin that is not there",
         severity=Severity.WARNING,
-        why="NCCL goes on without it, with a line in its INFO log only: its own network or tuner takes"
-        " over, or TCP sockets.",
+        why="NCCL goes on without it, with a line in its INFO log only: its own network or tuner takes over, "
+        "or TCP sockets",
         fix=(
             "correct the name: a path, a library's name, or the end of `libnccl-net-NAME.so`",
             "put its folder into `LD_LIBRARY_PATH` or `/etc/ld.so.conf.d`, then `ldconfig`",
@@ -264,8 +262,8 @@ RULES: tuple[Rule, ...] = (
         id="plugin-refused",
         title="a plugin speaks no interface that NCCL takes",
         severity=Severity.WARNING,
-        why="NCCL looks for the versions of the interface that it knows, finds none and goes on without"
-        " the plugin.",
+        why="NCCL looks for the versions of the interface that it knows, finds none and goes on without the "
+        "plugin",
         fix=(
             "install the plugin's version that belongs to this NCCL, or the NCCL that belongs to the plugin",
         ),
@@ -276,11 +274,11 @@ RULES: tuple[Rule, ...] = (
         id="plugin-efa-absent",
         title="EFA devices without a net plugin",
         severity=Severity.WARNING,
-        why="NCCL itself cannot use EFA: without aws-ofi-nccl on the library path traffic between nodes"
-        " goes over TCP sockets.",
+        why="NCCL itself cannot use EFA: without aws-ofi-nccl on the library path traffic between nodes goes "
+        "over TCP sockets",
         fix=(
-            "install aws-ofi-nccl, or put its folder (`/opt/amazon/ofi-nccl/lib`) into"
-            " `LD_LIBRARY_PATH` of jobs",
+            "install aws-ofi-nccl, or put its folder (`/opt/amazon/ofi-nccl/lib`) into `LD_LIBRARY_PATH` of "
+            "jobs",
             "`NCCL_DEBUG=INFO` must show `Using network Libfabric` or `AWS Libfabric`",
         ),
         source="https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html",
@@ -290,8 +288,8 @@ RULES: tuple[Rule, ...] = (
         id="plugin-network-absent",
         title="NCCL_NET asks for a plugin's network, and there is no plugin",
         severity=Severity.ERROR,
-        why="NCCL looks for a network of exactly this name; where none has it the start of every"
-        " communicator fails.",
+        why="NCCL looks for a network of exactly this name; where none has it the start of every "
+        "communicator fails",
         fix=("delete `NCCL_NET`, or make the plugin loadable: `NCCL_NET_PLUGIN`, `LD_LIBRARY_PATH`",),
         source="https://github.com/NVIDIA/nccl/blob/master/src/plugin/net.cc",
         look=_network_without_plugin,
@@ -300,7 +298,7 @@ RULES: tuple[Rule, ...] = (
         id="plugin-unused",
         title="a net plugin is named, and NCCL_NET asks for NCCL's own network",
         severity=Severity.WARNING,
-        why="NCCL takes the network of this name, so that the plugin is loaded and never used.",
+        why="NCCL takes the network of this name, so that the plugin is loaded and never used",
         fix=("delete one of `NCCL_NET` and `NCCL_NET_PLUGIN`",),
         source="https://github.com/NVIDIA/nccl/blob/master/src/plugin/net.cc",
         look=_plugin_unused,

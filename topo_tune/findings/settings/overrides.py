@@ -248,8 +248,8 @@ RULES: tuple[Rule, ...] = (
         id="override-debug-log",
         title="NCCL's debug log is on for every job",
         severity=Severity.NOTICE,
-        why="INFO writes thousands of lines a job on stdout, TRACE one for every call, which slows"
-        " small collectives down.",
+        why="INFO writes thousands of lines a job on stdout, TRACE one for every call, which slows small "
+        "collectives down",
         fix=(
             "set `NCCL_DEBUG=WARN` where it is set now",
             "for one job: `NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%h.%p.log` in its own environment",
@@ -261,7 +261,7 @@ RULES: tuple[Rule, ...] = (
         id="override-p2p-off",
         title="direct traffic between GPUs is switched off",
         severity=Severity.WARNING,
-        why="All traffic inside the node goes through host memory: on NVLink machines several times slower.",
+        why="all traffic inside the node goes through host memory: on NVLink machines several times slower",
         fix=(
             "delete `NCCL_P2P_DISABLE` and `NCCL_P2P_LEVEL`",
             "if it was set against hangs on PCIe machines, turn off ACS or the IOMMU instead",
@@ -273,12 +273,12 @@ RULES: tuple[Rule, ...] = (
         id="override-shm-off",
         title="shared memory between processes of a node is switched off",
         severity=Severity.WARNING,
-        why="Where GPUs cannot reach each other directly NCCL then goes through the network card,"
-        " inside one node.",
+        why="where GPUs cannot reach each other directly NCCL then goes through the network card, inside one "
+        "node",
         fix=(
             "delete `NCCL_SHM_DISABLE`",
-            "if it was set because /dev/shm is small in containers: `docker run --shm-size=16g` or"
-            " `--ipc=host`",
+            "if it was set because /dev/shm is small in containers: `docker run --shm-size=16g` or "
+            "`--ipc=host`",
         ),
         source=_DOCS + "#nccl-shm-disable",
         look=_no_shm,
@@ -287,8 +287,8 @@ RULES: tuple[Rule, ...] = (
         id="override-sockets",
         title="NCCL is told to use TCP sockets on a machine with RDMA devices",
         severity=Severity.WARNING,
-        why="Traffic between nodes goes through the kernel and the CPUs in place of the adapters:"
-        " typically ten times slower.",
+        why="traffic between nodes goes through the kernel and the CPUs in place of the adapters: typically "
+        "ten times slower",
         fix=(
             "delete `NCCL_IB_DISABLE` and `NCCL_NET`",
             "where only some devices are meant for NCCL, name them: `NCCL_IB_HCA==mlx5_0,mlx5_1`",
@@ -300,12 +300,12 @@ RULES: tuple[Rule, ...] = (
         id="override-forced-choice",
         title="one algorithm or protocol is forced for everything",
         severity=Severity.WARNING,
-        why="NCCL's own choice depends on size and collective; one value for all makes the sizes slow"
-        " that it does not suit.",
+        why="NCCL's own choice depends on size and collective; one value for all makes the sizes slow that "
+        "it does not suit",
         fix=(
             "delete the variable and measure with `topo-tune bench`",
-            "if it is needed, narrow it: `NCCL_ALGO=allreduce:ring` (NCCL 2.24 and later), or a tuner"
-            " table by size",
+            "if it is needed, narrow it: `NCCL_ALGO=allreduce:ring` (NCCL 2.24 and later), or a tuner table "
+            "by size",
         ),
         source=_DOCS + "#nccl-algo",
         look=_forced_choice,
@@ -314,9 +314,8 @@ RULES: tuple[Rule, ...] = (
         id="override-tree-for-all",
         title="NCCL_ALGO allows only algorithms that all-reduce alone can use",
         severity=Severity.ERROR,
-        why="From NCCL 2.24 on there is no fall-back to ring: every other collective ends with `No"
-        " algorithm/protocol"
-        " available`.",
+        why="from NCCL 2.24 on there is no fall-back to ring: every other collective ends with `No "
+        "algorithm/protocol available`",
         fix=("write `NCCL_ALGO=allreduce:tree`, or add `ring`", "or delete the variable"),
         source=_DOCS + "#nccl-algo",
         look=_tree_for_all,
@@ -325,9 +324,8 @@ RULES: tuple[Rule, ...] = (
         id="override-ll128",
         title="the LL128 protocol is forced on",
         severity=Severity.ERROR,
-        why="LL128 relies on 128-byte stores arriving whole. NCCL turns it on where they do; forced"
-        " elsewhere it can corrupt"
-        " data without an error.",
+        why="LL128 relies on 128-byte stores arriving whole; NCCL turns it on where they do; forced "
+        "elsewhere it can corrupt data without an error",
         fix=("delete `NCCL_PROTO`; NCCL uses LL128 by itself where it is safe",),
         source=_DOCS + "#nccl-proto",
         look=_forced_ll128,
@@ -336,8 +334,8 @@ RULES: tuple[Rule, ...] = (
         id="override-gpudirect-off",
         title="a variable switches GPUDirect RDMA off",
         severity=Severity.WARNING,
-        why="Data between GPU and network card is copied through host memory, which halves the"
-        " bandwidth between nodes or worse.",
+        why="data between GPU and network card is copied through host memory, which halves the bandwidth "
+        "between nodes or worse",
         fix=("delete `NCCL_NET_GDR_LEVEL` and `NCCL_NET_GDR_READ`",),
         source=_DOCS + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
         look=_gpudirect_off,
@@ -346,8 +344,8 @@ RULES: tuple[Rule, ...] = (
         id="override-rack-nvlink-off",
         title="a variable switches NVLink between nodes off",
         severity=Severity.ERROR,
-        why="NVLink between nodes needs cuMem handles; without it all traffic between the nodes of a"
-        " rack goes over the network.",
+        why="NVLink between nodes needs cuMem handles; without it all traffic between the nodes of a rack "
+        "goes over the network",
         fix=(
             "delete `NCCL_CUMEM_ENABLE` and `NCCL_MNNVL_ENABLE`; inference servers may set them themselves",
         ),
@@ -358,11 +356,11 @@ RULES: tuple[Rule, ...] = (
         id="override-nvls-off",
         title="a variable switches NVLink SHARP off",
         severity=Severity.NOTICE,
-        why="NVSwitches add up the data themselves with it (it needs cuMem): all-reduce of large"
-        " messages is slower without.",
+        why="NVSwitches add up the data themselves with it (it needs cuMem): all-reduce of large messages is "
+        "slower without",
         fix=(
-            "delete `NCCL_NVLS_ENABLE` and `NCCL_CUMEM_ENABLE`, unless it is off on purpose (it takes"
-            " GPU memory)",
+            "delete `NCCL_NVLS_ENABLE` and `NCCL_CUMEM_ENABLE`, unless it is off on purpose (it takes GPU "
+            "memory)",
             "measure both with `topo-tune bench`",
         ),
         source=_DOCS + "#nccl-nvls-enable",
@@ -372,9 +370,8 @@ RULES: tuple[Rule, ...] = (
         id="override-few-channels",
         title="the number of channels is limited below what NVLink needs",
         severity=Severity.NOTICE,
-        why="One channel moves some 20 GB/s; a handful of them leaves most of NVLink unused. It frees"
-        " SMs for computing, which"
-        " may be meant.",
+        why="one channel moves some 20 GB/s; a handful of them leaves most of NVLink unused; it frees SMs "
+        "for computing, which may be meant",
         fix=("delete the variable, or raise it and measure with `topo-tune bench`",),
         source=_DOCS + "#nccl-max-nchannels",
         look=_channels_limited,
