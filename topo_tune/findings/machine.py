@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from topo_tune.records.hardware import PciDevice
+from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.network import RdmaDevice
 from topo_tune.records.scan import NodeScan
 
@@ -70,6 +71,26 @@ def rdma_names(node: NodeScan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+_PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
+
+
+def lacks_direct_rdma(node: NodeScan) -> bool:
+    """Whether RDMA devices have no known way into GPU memory; False where the loaded modules were not told."""
+    modules = dict(node.host.modules)
+    has_way = any(name in modules for name in _PEER_MEMORY) or node.host.dma_buf is True
+    # The NVIDIA module in the list shows that modules were told at all.
+    return "nvidia" in modules and not has_way and bool(rdma_names(node)) and has_data_center_gpus(node)
+
+
+def joins_all_by_nvlink(matrix: TopologyMatrix | None) -> bool | None:
+    """Whether NVLink joins every two GPUs; None where the matrix does not tell."""
+    if matrix is None or len(matrix.gpus) < 2:
+        return None
+    count = len(matrix.gpus)
+    words = [matrix.links[i][j] for i in range(count) for j in range(count) if i != j]
+    return None if "?" in words else all(word.startswith("NV") for word in words)
+
+
 def rate_gbit_per_s(node: NodeScan, device: PciDevice) -> float | None:
     """What a card's active ports carry together; None where no port of this function is known."""
     rdma = next((one for one in node.rdma if one.pci_bus_id == device.address), None)
@@ -84,18 +105,6 @@ def rate_gbit_per_s(node: NodeScan, device: PciDevice) -> float | None:
     ]
     # The same port may appear as a network interface and as an RDMA device.
     return max(speeds) if speeds else None
-
-
-def nccl_value(node: NodeScan, name: str) -> str | None:
-    """The value of an NCCL variable by the order in which NCCL takes it: environment, then files; None where unset."""
-    for known, value in node.nccl_environment:
-        if known == name:
-            return value
-    for file in node.nccl_files:
-        for setting in file.settings:
-            if setting.name == name:
-                return setting.value
-    return None
 
 
 def nccl_version(node: NodeScan) -> tuple[int, ...] | None:

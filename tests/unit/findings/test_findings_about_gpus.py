@@ -16,13 +16,15 @@ from topo_tune.records.hardware import (
     GpuHealth,
     GpuNvlinks,
     Host,
+    KernelEvent,
+    KernelEventKind,
     NvlinkLink,
     P2pMatrix,
     PciDevice,
     PcieLink,
 )
 from topo_tune.records.matrix import TopologyMatrix
-from topo_tune.records.scan import NodeScan, Scan
+from topo_tune.records.scan import Cpu, NodeScan, Scan
 
 H100 = "NVIDIA H100 80GB HBM3"
 HEALTHY = GpuHealth(
@@ -400,11 +402,64 @@ def test_a_container_may_see_more_of_the_bus_than_it_was_given() -> None:
 
 
 def test_a_lost_gpu_is_named_by_its_address() -> None:
-    (finding,) = findings("gpu-lost", *FIRES["gpu-lost"].nodes)
+    (lost,) = FIRES["gpu-lost"].nodes
+    (finding,) = findings("gpu-lost", msgspec.structs.replace(lost, host=Host(container="none")))
+    (saved,) = findings("gpu-lost", lost)
 
     assert (finding.severity, finding.evidence) == (
         Severity.ERROR,
         ("1 GPUs are shown", "0000:19:00.0 is not"),
+    )
+    assert saved.severity is Severity.WARNING  # may have been saved inside of a container
+
+
+def test_a_gpu_that_fell_off_the_bus_is_told_once() -> None:
+    (lost,) = FIRES["gpu-lost"].nodes
+    fallen = KernelEvent(KernelEventKind.GPU_LOST, "GPU has fallen off the bus", device="0000:19:00.0")
+
+    assert findings("gpu-lost", msgspec.structs.replace(lost, kernel_events=(fallen,))) == ()
+
+
+def test_a_reset_that_is_due_is_told_once() -> None:
+    both = one(remap_pending=True, ecc_uncorrected_volatile=2).nodes
+
+    (finding,) = findings("gpu-ecc-uncorrected", *both)
+
+    assert "2 uncorrectable, a row or page waits for its replacement" in finding.evidence[0]
+    assert findings("gpu-remap-pending", *both) == ()
+
+
+def test_a_fabric_that_waits_for_its_manager_is_told_by_the_manager_alone() -> None:
+    (down,) = FIRES["fabric-manager-down"].nodes
+    waiting = msgspec.structs.replace(down, gpu_health=(health(fabric_state="In Progress"),))
+
+    assert findings("fabric-manager-down", waiting)
+    assert findings("gpu-fabric-not-ready", waiting) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "links"), [("NVIDIA A800-SXM4-80GB", 8), ("NVIDIA H800", 8), ("NVIDIA H20", 18)]
+)
+def test_models_for_china_have_the_links_they_were_sold_with(name: str, links: int) -> None:
+    whole = node_of(
+        nvlinks=(GpuNvlinks(0, name, None, tuple(NvlinkLink(i, True) for i in range(links))),)
+    ).nodes
+    broken = node_of(
+        nvlinks=(GpuNvlinks(0, name, None, tuple(NvlinkLink(i, i > 0) for i in range(links))),)
+    ).nodes
+
+    assert findings("nvlink-inactive", *whole) == ()
+    assert findings("nvlink-inactive", *broken)
+
+
+def test_grace_has_no_use_for_its_gpus_pcie_link() -> None:
+    (node,) = FIRES["gpu-link-narrow"].nodes
+
+    assert (
+        findings(
+            "gpu-link-narrow", msgspec.structs.replace(node, cpu=Cpu("NVIDIA", None, "aarch64", 1, 72, 72))
+        )
+        == ()
     )
 
 

@@ -226,9 +226,10 @@ FIRES: dict[str, Scan] = {
     "interface-no-shared-subnet": three(
         nics("gpu001", nic("eth0", "10.9.0.1/24")), nics("gpu002", nic("eth0", "10.0.0.2/24"))
     ),
-    "address-twice": three(
+    "address-twice": scan_of(
         nics("gpu001", nic("eth0", "10.0.0.1/24")),
         nics("gpu002", nic("eth0", "10.0.0.1/24"), nic("eth1", "10.3.0.2/24")),
+        nics("gpu003", nic("eth0", "10.0.0.3/24")),
     ),
     "interface-mtu-differs": three(
         nics("gpu001", nic("eth0", "10.0.0.1/24", mtu_bytes=1500)), nics("gpu002", nic("eth0", "10.0.0.2/24"))
@@ -344,9 +345,12 @@ QUIET: dict[str, Scan] = {
         *(nics(f"gpu00{i}", nic("eth0", f"10.{i}.0.1/24")) for i in range(1, 4))
     ),
     # The service processor's network on USB, and containers' networks.
-    "address-twice": three(
+    "address-twice": scan_of(
         nics("gpu001", nic("eth0", "10.0.0.1/24"), nic("usb0", "10.77.0.1/24")),
         nics("gpu002", nic("eth1", "10.0.0.2/31"), nic("usb0", "10.77.0.1/24")),
+        # A link inside of each machine, to a card with an operating system of its own.
+        nics("gpu003", nic("p0", "192.168.100.1/24")),
+        nics("gpu004", nic("p0", "192.168.100.1/24"), nic("eth1", "10.0.0.4/24")),
     ),
     # Separate networks may have their own.
     "interface-mtu-differs": three(

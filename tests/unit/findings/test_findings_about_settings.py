@@ -222,7 +222,7 @@ def test_a_graph_file_that_is_not_there_ends_jobs() -> None:
     assert found(naming("NCCL_GRAPH_FILE", is_there=False), "setting-file-missing").severity is Severity.ERROR
 
 
-def test_a_conf_file_that_does_not_exist_is_an_error() -> None:
+def test_a_conf_file_that_does_not_exist_is_a_warning() -> None:
     missing = nccl_files.parse("", path="/opt/a.conf")
     scan = scan_of(
         node_scan(
@@ -233,7 +233,7 @@ def test_a_conf_file_that_does_not_exist_is_an_error() -> None:
 
     finding = found(scan, "setting-conf-file-missing")
 
-    assert (finding.severity, finding.evidence) == (Severity.ERROR, ("NCCL_CONF_FILE=/opt/a.conf",))
+    assert (finding.severity, finding.evidence) == (Severity.WARNING, ("NCCL_CONF_FILE=/opt/a.conf",))
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,14 @@ def test_ll128_is_not_forced_on_by_leaving_it_out(value: str) -> None:
 
 
 def test_ll128_over_nvlink_may_be_safe() -> None:
-    assert found(conf("NCCL_PROTO=LL128\n", **NVLINK), "override-ll128").severity is Severity.WARNING
+    assert found(conf("NCCL_PROTO=LL128\n", **NVLINK), "override-ll128").severity is Severity.NOTICE
+
+
+def test_a_forced_value_is_told_by_the_rule_that_knows_it_best() -> None:
+    assert "override-forced-choice" not in found_ids(conf("NCCL_PROTO=LL128\n", **PCIE))
+    assert "override-forced-choice" not in found_ids(conf("NCCL_ALGO=Tree\n", torch_nccl="2.28.9"))
+    assert "override-forced-choice" in found_ids(conf("NCCL_ALGO=Tree\n", torch_nccl="2.18.6"))
+    assert "override-forced-choice" not in found_ids(conf("NCCL_PROTO=LL,Simple\n"))
 
 
 def test_ring_beside_tree_leaves_every_collective_an_algorithm() -> None:

@@ -41,7 +41,7 @@ def _shown(names: Iterable[str]) -> str:
 
 def _guids(scan: Scan) -> Iterator[Sighting]:
     for document, fabric in _maps(scan, "slurm"):
-        guids = [node for switch in fabric.switches for node in switch.nodes if _GUID.fullmatch(node)]
+        guids = _guids_of(fabric)
         if guids:
             yield Sighting(
                 "the Slurm topology lists InfiniBand GUIDs where Slurm expects the names of nodes",
@@ -49,8 +49,14 @@ def _guids(scan: Scan) -> Iterator[Sighting]:
             )
 
 
+def _guids_of(fabric: FabricMap) -> list[str]:
+    return [node for switch in fabric.switches for node in switch.nodes if _GUID.fullmatch(node)]
+
+
 def _not_loadable(scan: Scan) -> Iterator[Sighting]:
     for document, fabric in _maps(scan, "slurm tree"):
+        if _guids_of(fabric):  # such a file is no Slurm topology to begin with
+            continue
         names = Counter(switch.name for switch in fabric.switches)
         twice = [name for name, count in names.items() if count > 1]
         if twice:

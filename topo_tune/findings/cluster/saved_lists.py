@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from topo_tune.errors import InputError
@@ -96,27 +96,32 @@ def _gres_count(scan: Scan) -> Iterator[Sighting]:
         if gres.is_template:
             continue
         own = scan.node(document.node)
+        lines = _gpu_lines(gres)
         for node in scan.nodes if own is None else (own,):
-            count = _configured_gpus(gres, node)
+            count = _configured_gpus(lines, node)
             # A GPU cut into MIG instances is as many devices as instances.
             has_mig = any(gpu.mig for gpu in node.gpu_health)
             if count is not None and node.gpus and not has_mig and count != len(node.gpus):
                 yield Sighting(
-                    "gres.conf lists another number of GPUs than the node has",
+                    "`gres.conf` lists another number of GPUs than the node has",
                     node.node,
                     (f"{document.file}: {count} GPUs, the node has {len(node.gpus)}",),
                 )
 
 
-def _configured_gpus(gres: SlurmDevices, node: NodeScan) -> int | None:
-    """GPUs that the lines about a node add up to; None where no line is about it."""
-    names = aliases(node)
-    counts = [
-        line.count
+def _gpu_lines(gres: SlurmDevices) -> list[tuple[int, frozenset[str]]]:
+    """(GPUs, short names of the nodes) of each line about GPUs; no names: of every node."""
+    return [
+        (line.count, frozenset(short_name(listed) for listed in line.nodes))
         for line in gres.lines
         if line.name.casefold() == "gpu"
-        if not line.nodes or names & {short_name(listed) for listed in line.nodes}
     ]
+
+
+def _configured_gpus(lines: list[tuple[int, frozenset[str]]], node: NodeScan) -> int | None:
+    """GPUs that the lines about a node add up to; None where no line is about it."""
+    names = aliases(node)
+    counts = [count for count, nodes in lines if not nodes or not names.isdisjoint(nodes)]
     return sum(counts) if counts else None
 
 
@@ -129,21 +134,23 @@ def _checks_of(scan: Scan, pattern: re.Pattern[str]) -> Iterator[tuple[Document,
         for mask, check in listed.checks:
             match = pattern.match(check)
             if match is not None:
-                for node in scan.nodes:
-                    if _is_for(mask, node):
-                        yield document, node, match
+                takes = _taken_by(mask)
+                yield from ((document, node, match) for node in scan.nodes if takes(node))
 
 
-def _is_for(mask: str, node: NodeScan) -> bool:
+def _taken_by(mask: str) -> Callable[[NodeScan], bool]:
     """Whether a mask of NHC takes in a node: a glob or a `{range}`; a regular expression of a file is not run."""
     if mask.startswith("/"):
-        return False
+        return lambda node: False
     if mask.startswith("{"):
         try:
-            return bool({short_name(name) for name in expand(mask.strip("{}"))} & aliases(node))
+            names = {short_name(name) for name in expand(mask.strip("{}"))}
         except InputError:
-            return False
-    return any(fnmatch.fnmatchcase(name, mask) for name in (node.node, node.hostname, short_name(node.node)))
+            return lambda node: False
+        return lambda node: not names.isdisjoint(aliases(node))
+    return lambda node: any(
+        fnmatch.fnmatchcase(name, mask) for name in (node.node, node.hostname, short_name(node.node))
+    )
 
 
 def _check_ib(scan: Scan) -> Iterator[Sighting]:
@@ -234,12 +241,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "slurm-gres-gpu-count",
-        "gres.conf lists another number of GPUs than there are",
+        "`gres.conf` lists another number of GPUs than there are",
         Severity.WARNING,
         "with more than there are Slurm drains the node; with fewer, jobs run on a part of its GPUs, and "
         "NCCL's rings are shorter than the node's NVLink",
         (
-            "`nvidia-smi -L` counts them: a GPU that is gone is a matter for `dmesg`, not for gres.conf",
+            "`nvidia-smi -L` counts them: a GPU that is gone is a matter for `dmesg`, not for `gres.conf`",
             "correct `File=` or `Count=`, or let Slurm count: `AutoDetect=nvml`; then `scontrol reconfigure`",
         ),
         "https://slurm.schedmd.com/gres.conf.html",

@@ -17,9 +17,10 @@ _READY = ("Completed", "Success")
 _UNKNOWN = ("Not Supported", "Unknown", "N/A")
 
 
-def _not_ready(_: NodeScan, gpu: GpuHealth) -> Trouble | None:
+def _not_ready(node: NodeScan, gpu: GpuHealth) -> Trouble | None:
     state, status = gpu.fabric_state, gpu.fabric_status
-    if state is None or state in _UNKNOWN:
+    # Where the manager is down that is the cause, and said.
+    if state is None or state in _UNKNOWN or _is_down(node):
         return None
     if state == "Completed" and (status is None or status == "Success" or status in _UNKNOWN):
         return None
@@ -59,14 +60,21 @@ def _is_ready(node: NodeScan) -> bool:
     return any((gpu.fabric_state, gpu.fabric_status) == _READY for gpu in node.gpu_health)
 
 
+def _is_down(node: NodeScan) -> bool:
+    manager = node.fabric_manager or FabricManager()
+    return manager.is_running is False and _switches(node) > 0 and not _is_ready(node)
+
+
 def _manager_down(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
-        manager, switches = node.fabric_manager or FabricManager(), _switches(node)
-        if manager.is_running is False and switches and not _is_ready(node):
+        if _is_down(node):
             yield Sighting(
                 "the fabric manager does not run on a machine with NVSwitches",
                 node.node,
-                evidence=(f"{switches} NVSwitches on the PCI bus", "nvidia-fabricmanager is not active"),
+                evidence=(
+                    f"{_switches(node)} NVSwitches on the PCI bus",
+                    "nvidia-fabricmanager is not active",
+                ),
             )
 
 
@@ -122,7 +130,7 @@ RULES: tuple[Rule, ...] = (
         fix=(
             "look at the partitions of the NVLink domain in the fabric manager (`nmx-c` or `nv-fabricmanager`)",
         ),
-        source="https://github.com/NVIDIA/nccl: src/mnnvl.cc",
+        source="NVIDIA/nccl: src/mnnvl.cc",
         look=_cliques,
     ),
     Rule(

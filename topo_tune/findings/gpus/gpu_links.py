@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from topo_tune.findings.gpus.each_gpu import Trouble, on_each_gpu
+from topo_tune.findings.machine import is_grace
 from topo_tune.findings.rule import Rule
 from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import GpuHealth
@@ -20,9 +21,11 @@ _WHOLE_MEMORY_IN_BAR1 = re.compile(r"\b(?:V100|A100|A800|A30|H100|H200|H800|H20|
 """Models whose memory is mapped as a whole unless the firmware has no room for it."""
 
 
-def _narrow(_: NodeScan, gpu: GpuHealth) -> Trouble | None:
+def _narrow(node: NodeScan, gpu: GpuHealth) -> Trouble | None:
     link = gpu.link
     if link is None or link.width is None or link.max_width is None or link.width >= link.max_width:
+        return None
+    if is_grace(node):  # its traffic takes C2C
         return None
     return Trouble(
         "a GPU's PCIe link has fewer lanes than both of its ends could use",
@@ -63,9 +66,9 @@ def _others_are_fast(node: NodeScan, gpu: GpuHealth) -> bool:
     )
 
 
-def _slow_slot(_: NodeScan, gpu: GpuHealth) -> Trouble | None:
+def _slow_slot(node: NodeScan, gpu: GpuHealth) -> Trouble | None:
     own, host = gpu.link.max_speed_gt_per_s if gpu.link else None, gpu.host_max_speed_gt_per_s
-    if own is None or host is None or host >= own:
+    if own is None or host is None or host >= own or is_grace(node):
         return None
     return Trouble(
         "the slot is of a lower PCIe generation than the GPU in it", f"slot {host:g} GT/s, GPU {own:g} GT/s"

@@ -24,9 +24,10 @@ def _ecc_off(_: NodeScan, gpu: GpuHealth) -> Trouble | None:
 def _uncorrected(_: NodeScan, gpu: GpuHealth) -> Trouble | None:
     if not gpu.ecc_uncorrected_volatile:
         return None
+    waits = ", a row or page waits for its replacement" if gpu.remap_pending else ""
     return Trouble(
         "memory errors that ECC could not correct, since the driver was loaded",
-        f"{gpu.ecc_uncorrected_volatile} uncorrectable",
+        f"{gpu.ecc_uncorrected_volatile} uncorrectable{waits}",
     )
 
 
@@ -48,7 +49,8 @@ def _sram(_: NodeScan, gpu: GpuHealth) -> Trouble | None:
 
 
 def _pending(_: NodeScan, gpu: GpuHealth) -> Trouble | None:
-    if not gpu.remap_pending:
+    # With errors since the driver was loaded that finding says it, and asks for the same reset.
+    if not gpu.remap_pending or gpu.ecc_uncorrected_volatile:
         return None
     return Trouble("bad rows or pages of GPU memory wait for a reset", "remapping or retirement is pending")
 
@@ -120,8 +122,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="gpu-remap-pending",
         title="bad GPU memory waits for a reset",
-        severity=Severity.WARNING,
-        why="work goes on until the bad row is touched again, which ends that rank, and with it the job",
+        severity=Severity.NOTICE,
+        why="the driver keeps the bad memory out of use until then, so NCCL works on; the spare row takes its place "
+        "at the reset",
         fix=(_DRAIN,),
         source=_MEMORY_ERRORS,
         look=on_each_gpu(_pending),

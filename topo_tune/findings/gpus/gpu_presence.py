@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
+from topo_tune.records.hardware import KernelEventKind
 from topo_tune.records.scan import Gpu, NodeScan, Scan
 
 _CUT = "..."  # how the table of `nvidia-smi` ends a name that does not fit
@@ -25,13 +26,21 @@ def _lost(scan: Scan) -> Iterator[Sighting]:
             and device.driver == "nvidia"
             and not device.is_virtual_function
             and device.address not in seen
+            and device.address not in _fallen(node)
         ]
         if lost:
             yield Sighting(
                 "GPUs are on the PCI bus, bound to NVIDIA's driver, and the driver does not show them",
                 node.node,
                 evidence=(f"{len(node.gpus)} GPUs are shown", *(f"{address} is not" for address in lost)),
+                # Nobody knows of a saved file whether it was made inside of a container.
+                severity=None if node.host.container == "none" else Severity.WARNING,
             )
+
+
+def _fallen(node: NodeScan) -> set[str | None]:
+    """GPUs that the kernel log tells of, which is a finding of its own."""
+    return {event.device for event in node.kernel_events if event.kind is KernelEventKind.GPU_LOST}
 
 
 def _may_hide_gpus(node: NodeScan) -> bool:
@@ -87,7 +96,7 @@ RULES: tuple[Rule, ...] = (
         why="NCCL picks one algorithm and channel count for all ranks, which is right for none; the slowest "
         "model sets the pace, and P2P between models may be missing",
         fix=("give a job GPUs of one model: `CUDA_VISIBLE_DEVICES`, a Slurm gres type, a node label",),
-        source="https://github.com/NVIDIA/nccl: src/graph/tuning.cc (minimum of the ranks' compute capabilities)",
+        source="NVIDIA/nccl: src/graph/tuning.cc (minimum of the ranks' compute capabilities)",
         look=_mixed,
     ),
 )

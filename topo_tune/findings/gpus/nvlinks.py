@@ -18,30 +18,39 @@ ERRORS_THAT_COST = 100
 a few are only worth knowing."""
 
 _LINKS_OF_SWITCHED_BOARDS = (
-    (re.compile(r"A(?:100|800)-SXM4"), 12),
-    (re.compile(r"H100 80GB HBM3|H200$|H800$|H20$"), 18),
+    (re.compile(r"A100-SXM4"), 12),
+    (re.compile(r"A800-SXM4|H800$"), 8),
+    (re.compile(r"H100 80GB HBM3|H200$|H20$"), 18),
     (re.compile(r"\bG?B(?:200|300)\b"), 18),
 )
-"""Links that every GPU of a model has in use on NVIDIA's own boards; those of other models depend on bridges."""
+"""Links that every GPU of a model has in use on NVIDIA's own boards; those of other models depend on bridges.
+
+A800 and H800 have 400 GB/s, which is eight links: `nvidia-smi topo -m` says NV8 on such machines.
+"""
 
 _ON_A_BOARD = re.compile(r"SXM|HBM|H200$|H800$|H20$|\bG?B[123]00\b|GH200")
 """Models that are soldered to or seated on a board with NVLink. Of cards only some may have a bridge."""
 
 
+def missing_links(node: NodeScan) -> tuple[str, ...]:
+    """A line for each GPU with fewer active links than it should have."""
+    lines: list[str] = []
+    for name, gpus in _by_model(node).items():
+        counts = {gpu.gpu: _active(gpu) for gpu in gpus}
+        most = max(counts.values())
+        expected = max(most, _expected(name)) if most else 0
+        is_on_board = _ON_A_BOARD.search(name) is not None
+        short = [gpu for gpu in gpus if (is_on_board or counts[gpu.gpu]) and counts[gpu.gpu] < expected]
+        lines += [_down(gpu, counts[gpu.gpu], expected) for gpu in short]
+    return tuple(lines)
+
+
 def _inactive(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
-        for name, gpus in _by_model(node).items():
-            counts = {gpu.gpu: _active(gpu) for gpu in gpus}
-            most = max(counts.values())
-            expected = max(most, _expected(name)) if most else 0
-            is_on_board = _ON_A_BOARD.search(name) is not None
-            short = [gpu for gpu in gpus if (is_on_board or counts[gpu.gpu]) and counts[gpu.gpu] < expected]
-            if short:
-                yield Sighting(
-                    "NVLinks are down that other GPUs of the same model have, or that the model has",
-                    node.node,
-                    evidence=tuple(_down(gpu, counts[gpu.gpu], expected) for gpu in short),
-                )
+        lines = missing_links(node)
+        if lines:
+            what = "NVLinks are down that other GPUs of the same model have, or that the model has"
+            yield Sighting(what, node.node, evidence=lines)
 
 
 def _by_model(node: NodeScan) -> dict[str, list[GpuNvlinks]]:

@@ -6,12 +6,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from topo_tune.findings.machine import is_virtual
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import P2pMatrix
 from topo_tune.records.scan import NodeScan, Scan
 
-_STATES = "https://nvidia.github.io/cuda-python/pr-preview/pr-2026/cuda-core/latest/generated/cuda.core.system.GpuP2PStatus.html"
+_STATES = (
+    "NVIDIA/nccl: docs/userguide/source/troubleshooting/gpu_troubleshooting.rst (GPU-to-GPU communication)"
+)
 
 _MEANINGS = {
     "CNS": ("the chipset does not support it", Severity.WARNING),
@@ -47,6 +50,8 @@ def _without_access(scan: Scan) -> Iterator[Sighting]:
                 by_state[state][pair] = state
         for state, pairs in by_state.items():
             meaning, severity = _MEANINGS[state]
+            if is_virtual(node):  # what the hypervisor lets through is nothing that a guest can set
+                severity = Severity.NOTICE
             yield Sighting(
                 f"GPUs cannot reach each other's memory: {state}, {meaning}",
                 node.node,
@@ -106,10 +111,10 @@ RULES: tuple[Rule, ...] = (
         "goes through host memory, at a tenth of NVLink's bandwidth",
         fix=(
             "`nvidia-smi topo -p2p r`, `nvidia-smi nvlink -s`; with NVSwitch: is the fabric `Completed`?",
-            "look for `NVreg_RegistryDwords` in /etc/modprobe.d and for MIG or confidential-computing mode",
+            "look for `NVreg_RegistryDwords` in `/etc/modprobe.d` and for MIG or confidential-computing mode",
             "in a virtual machine or container: are all GPUs of the board in one isolation group?",
         ),
-        source="https://github.com/NVIDIA/nccl: src/graph/paths.cc (ncclTopoCheckP2p)",
+        source="NVIDIA/nccl: src/graph/paths.cc (ncclTopoCheckP2p)",
         look=_nvlink_without_access,
     ),
     Rule(
@@ -119,11 +124,11 @@ RULES: tuple[Rule, ...] = (
         why="without NVLink NCCL would copy over PCIe from GPU to GPU; where peer access is off it goes "
         "through host memory (SHM), which costs bandwidth and CPU memory traffic",
         fix=(
-            "CNS: common in virtual machines and with an IOMMU in the way; `intel_iommu=off`/`amd_iommu=off` "
-            "or passthrough, ACS off on bare metal",
-            "GNS: GeForce cards do not offer it; nothing to set, NCCL uses SHM by itself",
-            "TNS: GPUs behind different sockets; NCCL uses SHM between them",
-            "DR: remove the key from `NVreg_RegistryDwords` in /etc/modprobe.d and reload the driver",
+            "where it says CNS: turn off ACS, and the IOMMU or its translation (`iommu=pt`); in virtual machines it is "
+            "common",
+            "where it says GNS: nothing to set, GeForce cards do not offer it; NCCL takes SHM by itself",
+            "where it says TNS: nothing to set between GPUs behind different sockets; NCCL takes SHM by itself",
+            "where it says DR: remove the key from `NVreg_RegistryDwords` in `/etc/modprobe.d`, reload the driver",
         ),
         source=_STATES,
         look=_without_access,

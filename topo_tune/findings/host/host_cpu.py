@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topo_tune.findings.machine import gpu_count, is_virtual, numbers_in, rdma_names
+from topo_tune.findings.machine import gpu_count, is_virtual, numbers_in
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.scan import NodeScan, Scan
@@ -22,7 +22,6 @@ def _slow_governors(scan: Scan) -> Iterator[Sighting]:
                 "`performance`",
                 node.node,
                 tuple(f"{count} CPUs: {name}" for name, count in node.host.governors),
-                severity=Severity.WARNING if rdma_names(node) else Severity.NOTICE,
             )
 
 

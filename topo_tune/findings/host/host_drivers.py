@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from topo_tune.findings.in_force import in_force, number
 from topo_tune.findings.machine import (
     gpu_count,
-    has_data_center_gpus,
     is_rack_scale,
-    nccl_value,
+    lacks_direct_rdma,
     pci_gpus,
     rdma_names,
 )
@@ -17,7 +17,6 @@ from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.scan import RDMA_DEVICE_FILES, NodeScan, Scan
 
-_PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 _GUIDE = "NVIDIA/nccl: docs/userguide/source/troubleshooting/gpu_troubleshooting.rst"
 
 
@@ -28,9 +27,7 @@ def _modules(node: NodeScan) -> dict[str, str | None]:
 def _no_direct_rdma(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         modules = _modules(node)
-        has_path = any(name in modules for name in _PEER_MEMORY) or node.host.dma_buf is True
-        # The NVIDIA module in the list shows that modules were told at all.
-        if "nvidia" not in modules or has_path or not rdma_names(node) or not has_data_center_gpus(node):
+        if not lacks_direct_rdma(node):
             continue
         is_certain = node.host.dma_buf is False
         yield Sighting(
@@ -45,8 +42,14 @@ def _no_direct_rdma(scan: Scan) -> Iterator[Sighting]:
                 f"kernel {node.kernel}",
                 f"NVIDIA module {modules['nvidia'] or 'of unknown version'}: {_flavour(node)}",
             ),
-            severity=Severity.ERROR if is_certain and _has_near_card(node) else Severity.WARNING,
+            severity=_how_bad(node, is_certain),
         )
+
+
+def _how_bad(node: NodeScan, is_certain: bool) -> Severity:
+    if not is_certain:
+        return Severity.NOTICE
+    return Severity.ERROR if _has_near_card(node) else Severity.WARNING
 
 
 def _has_near_card(node: NodeScan) -> bool:
@@ -77,16 +80,10 @@ def _legacy_peer_memory(scan: Scan) -> Iterator[Sighting]:
 
 def _no_gdrcopy(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
-        if "nvidia" not in _modules(node) or node.host.gdrcopy is not None:
-            continue
-        if nccl_value(node, "NCCL_GDRCOPY_ENABLE") == "1":
-            yield Sighting(
-                "`NCCL_GDRCOPY_ENABLE=1` is set and GDRCopy's driver `gdrdrv` is not loaded",
-                node.node,
-                severity=Severity.WARNING,
-            )
-        elif rdma_names(node) and has_data_center_gpus(node):
-            yield Sighting("GDRCopy's driver `gdrdrv` is not loaded", node.node)
+        setting = in_force(node, "NCCL_GDRCOPY_ENABLE")
+        if "nvidia" in _modules(node) and node.host.gdrcopy is None and number(setting) == 1:
+            what = "`NCCL_GDRCOPY_ENABLE=1` is set and GDRCopy's driver `gdrdrv` is not loaded"
+            yield Sighting(what, node.node, (str(setting),))
 
 
 def _old_kernel(scan: Scan) -> Iterator[Sighting]:
@@ -155,6 +152,9 @@ def _no_device_files(scan: Scan) -> Iterator[Sighting]:
 def _no_imex(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         state = dict(node.host.services).get("nvidia-imex")
+        # Under Kubernetes the daemon runs in pods, one for each job.
+        if node.host.is_in_kubernetes or node.host.container not in (None, "none"):
+            continue
         if is_rack_scale(node) and state not in (None, "active") and len(scan.nodes) > 1:
             yield Sighting(
                 f"the IMEX service is {state} on a node of a multi-node NVLink rack; expected: active",
@@ -167,15 +167,19 @@ def _no_imex_channel(scan: Scan) -> Iterator[Sighting]:
         if is_rack_scale(node) and node.host.has_imex_channel is False and len(scan.nodes) > 1:
             yield Sighting(
                 "no IMEX channel on a node of a multi-node NVLink rack; expected: "
-                "/dev/nvidia-caps-imex-channels/channel0",
+                "`/dev/nvidia-caps-imex-channels/channel0`",
                 node.node,
             )
+
+
+_WITH_A_RULE_OF_THEIR_OWN = ("nvidia-fabricmanager", "nvidia-imex")
+"""Services whose failure is told by what it does to the machine."""
 
 
 def _failed_services(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         for unit, state in node.host.services:
-            if state == "failed":
+            if state == "failed" and unit.removesuffix(".service") not in _WITH_A_RULE_OF_THEIR_OWN:
                 yield Sighting(f"the service `{unit}` has failed", node.node)
 
 
@@ -190,7 +194,7 @@ RULES: tuple[Rule, ...] = (
             "`modprobe nvidia-peermem`, and `echo nvidia-peermem > /etc/modules-load.d/peermem.conf` for the "
             "next boot",
             "or install the open kernel module on Linux 5.12 or newer: NCCL then uses DMA-BUF by itself",
-            "check with NCCL_DEBUG=INFO: network channels must end in `/GDRDMA`",
+            "check with `NCCL_DEBUG=INFO`: network channels must end in `/GDRDMA`",
         ),
         source=_GUIDE + " (GPU-to-NIC communication); src/transport/net_ib/gdr.cc",
         look=_no_direct_rdma,
@@ -209,11 +213,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="gdrcopy-absent",
-        title="the driver of GDRCopy is not there",
-        severity=Severity.NOTICE,
-        why="plugins and libraries beside NCCL (UCX, libfabric, NVSHMEM) copy small messages through it; "
-        "NCCL itself uses it only where `NCCL_GDRCOPY_ENABLE=1` asks for it",
-        fix=("install GDRCopy's driver (gdrdrv-dkms) and `modprobe gdrdrv`, or unset `NCCL_GDRCOPY_ENABLE`",),
+        title="GDRCopy is asked for, and its driver is not there",
+        severity=Severity.WARNING,
+        why="NCCL asks for GDRCopy where `NCCL_GDRCOPY_ENABLE=1` says so; without the driver it goes on without, and "
+        "whoever measures the setting measures nothing",
+        fix=(
+            "install GDRCopy's driver (gdrdrv-dkms) and `modprobe gdrdrv`",
+            "or unset `NCCL_GDRCOPY_ENABLE`",
+        ),
         source="https://github.com/NVIDIA/gdrcopy",
         look=_no_gdrcopy,
     ),
@@ -237,7 +244,7 @@ RULES: tuple[Rule, ...] = (
             "nvidia_drm nvidia_modeset nvidia && modprobe nvidia`",
             "hold the driver packages back from unattended updates: `apt-mark hold nvidia-driver-VERSION`",
         ),
-        source="NVML's message `Driver/library version mismatch` (nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH)",
+        source="https://gist.github.com/saketkc/af6de6c06ad3bc1034420374588090d9",
         look=_versions_differ,
     ),
     Rule(
@@ -258,11 +265,11 @@ RULES: tuple[Rule, ...] = (
         severity=Severity.ERROR,
         why="NCCL falls back to TCP sockets without a word, several times slower than InfiniBand or RoCE",
         fix=(
-            "Docker: `--device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1`",
-            "Kubernetes: ask for the RDMA resource of the device plugin",
+            "in Docker: `--device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1`",
+            "in Kubernetes: ask for the RDMA resource of the device plugin",
             "on a host: `ls -l /dev/infiniband`, load `ib_uverbs`, and give the user access (group `rdma`)",
         ),
-        source="mlcommons/training_results_v0.7: Alibaba/results/a100-8/resnet (ibv_open_device fails for each device)",
+        source="mlcommons/training_results_v0.7: Alibaba/results/a100-8/resnet",
         look=_no_device_files,
     ),
     Rule(
@@ -272,7 +279,7 @@ RULES: tuple[Rule, ...] = (
         why="NVLink between nodes needs it to export GPU memory: without it NCCL uses the network between "
         "nodes of one rack",
         fix=(
-            "list the rack's nodes in /etc/nvidia-imex/nodes_config.cfg on each of them, then `systemctl "
+            "list the rack's nodes in `/etc/nvidia-imex/nodes_config.cfg` on each of them, then `systemctl "
             "enable --now nvidia-imex`",
             "`nvidia-imex-ctl -N` must show every node as READY",
         ),

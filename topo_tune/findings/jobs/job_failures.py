@@ -11,7 +11,7 @@ from topo_tune.findings.saved_documents import listed
 from topo_tune.records.finding import Severity
 from topo_tune.records.scan import Scan
 
-_TROUBLESHOOTING = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+_TROUBLESHOOTING = "NVIDIA/nccl: docs/userguide/source/troubleshooting/runtime_and_mpi_issues.rst"
 
 
 def _failed(scan: Scan) -> Iterator[Sighting]:
@@ -29,7 +29,7 @@ def _failed(scan: Scan) -> Iterator[Sighting]:
             f"{ended}: {cause.kind.value}",
             document.node,
             tuple(evidence),
-            fix=(cause.advice,),
+            fix=(cause.advice,) if cause.advice else None,
             severity=Severity.ERROR if cause.is_fatal else Severity.WARNING,
         )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from topo_tune.findings.machine import joins_all_by_nvlink
+from topo_tune.findings.node_names import short_name
 from topo_tune.findings.saved_documents import of_kind
 from topo_tune.records.document import Document
 from topo_tune.records.nccl_documents import NcclLog, NcclTests
@@ -20,7 +22,8 @@ def logs(scan: Scan) -> Iterator[tuple[Document, NcclLog]]:
 
 def nodes_of(scan: Scan, document: Document, log: NcclLog) -> list[NodeScan]:
     """The scanned nodes that the job ran on: by the names in the log, else the one that the file lay beside."""
-    named = [node for node in scan.nodes if node.node in log.hosts or node.hostname in log.hosts]
+    hosts = {short_name(host) for host in log.hosts}
+    named = [node for node in scan.nodes if {short_name(node.node), short_name(node.hostname)} & hosts]
     if named:
         return named
     beside = scan.node(document.node)
@@ -52,13 +55,4 @@ def nvlink_joins_all(node: NodeScan) -> bool:
     """
     if any(device.kind == "nvswitch" for device in node.pci):
         return any(link.is_active for gpu in node.nvlinks for link in gpu.links)
-    matrix = node.matrix
-    if matrix is None or len(matrix.gpus) < 2:
-        return False
-    gpus = len(matrix.gpus)
-    return all(
-        matrix.links[one][other].startswith("NV")
-        for one in range(gpus)
-        for other in range(gpus)
-        if one != other
-    )
+    return joins_all_by_nvlink(node.matrix) is True

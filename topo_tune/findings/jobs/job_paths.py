@@ -13,13 +13,15 @@ from topo_tune.findings.jobs.job_logs import (
     usable_rdma,
     value_of,
 )
+from topo_tune.findings.machine import lacks_direct_rdma
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.findings.saved_documents import listed
+from topo_tune.records.document import Document
 from topo_tune.records.finding import Severity
 from topo_tune.records.nccl_documents import CauseKind, NcclLog
 from topo_tune.records.scan import NodeScan, Scan
 
-_NETWORKING = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/networking_troubleshooting.html"
+_NETWORKING = "NVIDIA/nccl: docs/userguide/source/troubleshooting/networking_troubleshooting.rst"
 _VARIABLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 _MANY_RANKS = 64
@@ -37,26 +39,32 @@ def _asked_for_sockets(log: NcclLog) -> bool:
 
 def _fell_back(scan: Scan) -> Iterator[Sighting]:
     for document, log in logs(scan):
-        if log.network != "Socket" or not spans_nodes(log) or _asked_for_sockets(log):
-            continue
-        if log.cause is not None and log.cause.kind is CauseKind.RDMA_DEVICES:
-            continue
-        found = {node.node: usable_rdma(node) for node in nodes_of(scan, document, log)}
-        devices = sorted({name for names in found.values() for name in names})
-        listed_by_nccl = [nic.name for nic in log.nics if nic.kind != "Socket"]
-        if devices or listed_by_nccl:
+        devices = _unused_devices(scan, document, log)
+        if devices:
             yield Sighting(
                 "a job over several nodes used TCP sockets although there are RDMA devices",
                 document.node,
                 (
                     f"{document.file}: `Using network Socket`, {log.ranks or '?'} ranks",
-                    f"RDMA devices: {listed(devices or listed_by_nccl)}",
+                    f"RDMA devices: {listed(devices)}",
                 ),
             )
 
 
+def _unused_devices(scan: Scan, document: Document, log: NcclLog) -> list[str]:
+    """RDMA devices that a job over several nodes passed by, without having been told to."""
+    if log.network != "Socket" or not spans_nodes(log) or _asked_for_sockets(log):
+        return []
+    if log.cause is not None and log.cause.kind is CauseKind.RDMA_DEVICES:
+        return []
+    devices = {name for node in nodes_of(scan, document, log) for name in usable_rdma(node)}
+    return sorted(devices) or [nic.name for nic in log.nics if nic.kind != "Socket"]
+
+
 def _many_on_sockets(scan: Scan) -> Iterator[Sighting]:
     for document, log in logs(scan):
+        if _unused_devices(scan, document, log):
+            continue
         if log.network == "Socket" and spans_nodes(log) and (log.ranks or 0) >= _MANY_RANKS:
             yield Sighting(
                 f"a job of {_MANY_RANKS} ranks or more used TCP sockets between nodes",
@@ -68,6 +76,8 @@ def _many_on_sockets(scan: Scan) -> Iterator[Sighting]:
 def _finds_none(scan: Scan) -> Iterator[Sighting]:
     for document, log in logs(scan):
         if not log.finds_no_rdma or any(nic.kind != "Socket" for nic in log.nics) or _asked_for_sockets(log):
+            continue
+        if _unused_devices(scan, document, log):
             continue
         for node in nodes_of(scan, document, log):
             devices = usable_rdma(node)
@@ -96,7 +106,9 @@ def _direct_off(scan: Scan) -> Iterator[Sighting]:
     for document, log in logs(scan):
         nics = [nic for nic in log.nics if nic.kind != "Socket" and _GPU_DIRECT_NICS.match(nic.name)]
         off = [nic.name for nic in nics if nic.gpu_direct is False]
-        if off and len(off) == len(nics) and not _are_geforce(nodes_of(scan, document, log)):
+        nodes = nodes_of(scan, document, log)
+        # Where the nodes themselves show why, that is told instead.
+        if off and len(off) == len(nics) and not (_are_geforce(nodes) or any(map(lacks_direct_rdma, nodes))):
             yield Sighting(
                 "GPU Direct RDMA is disabled for every RDMA device of a job",
                 document.node,
@@ -200,9 +212,10 @@ RULES: tuple[Rule, ...] = (
         fix=(
             "run once with `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET` and read the lines of NET/IB and "
             "NET/Plugin",
-            "check `ibv_devinfo` inside the job's container: /dev/infiniband must be there and libibverbs "
+            "check `ibv_devinfo` inside the job's container: `/dev/infiniband` must be there and libibverbs "
             "installed",
-            "look for NCCL_NET, NCCL_IB_DISABLE and NCCL_IB_HCA in the environment and in /etc/nccl.conf",
+            "look for `NCCL_NET`, `NCCL_IB_DISABLE` and `NCCL_IB_HCA` in the environment and in "
+            "`/etc/nccl.conf`",
             "`NCCL_NET=IB` turns the silent fall-back into an error",
         ),
         source=_NETWORKING,
@@ -216,8 +229,8 @@ RULES: tuple[Rule, ...] = (
         "a step takes",
         fix=(
             "use the RDMA network or the cloud's NCCL plugin (EFA, GPUDirect-TCPX) where there is one",
-            "where TCP is all there is: tune NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD with `topo-tune "
-            "recommend`",
+            "where TCP is all there is: tune `NCCL_SOCKET_NTHREADS` and `NCCL_NSOCKS_PERTHREAD` with "
+            "`topo-tune recommend`",
         ),
         source=_VARIABLES + "#nccl-socket-nthreads",
         look=_many_on_sockets,
@@ -229,7 +242,7 @@ RULES: tuple[Rule, ...] = (
         why="what the node has is not what the job sees; jobs over several nodes will use TCP",
         fix=(
             "compare `ls /dev/infiniband` and `ibv_devices` on the node and inside the job's container",
-            "check that NCCL_IB_HCA does not name devices of another node type",
+            "check that `NCCL_IB_HCA` does not name devices of another node type",
         ),
         source="NVIDIA/nccl: src/transport/net_ib (`NET/IB : No device found.`)",
         look=_finds_none,
@@ -241,8 +254,8 @@ RULES: tuple[Rule, ...] = (
         why="connections without it copy through main memory, and a ring runs at the pace of its slowest "
         "connection",
         fix=(
-            "`nvidia-smi topo -m`: NCCL uses GPU Direct only where GPU and NIC are close; NCCL_NET_GDR_LEVEL "
-            "sets how far",
+            "`nvidia-smi topo -m`: NCCL uses GPU Direct only where GPU and NIC are close; "
+            "`NCCL_NET_GDR_LEVEL` sets how far",
             "check `lsmod | grep nvidia_peermem` (or DMA-BUF) on every node: one without it is enough",
         ),
         source=_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
@@ -255,7 +268,7 @@ RULES: tuple[Rule, ...] = (
         why="every message is copied through main memory on both sides: more latency, and less bandwidth "
         "than the NIC has",
         fix=(
-            "`modprobe nvidia_peermem`, and add it to /etc/modules-load.d; or use the open driver with a "
+            "`modprobe nvidia_peermem`, and add it to `/etc/modules-load.d`; or use the open driver with a "
             "kernel that has DMA-BUF",
             "`dmesg | grep -i peermem` shows why it does not load: often the RDMA driver was installed after "
             "it",
@@ -271,7 +284,7 @@ RULES: tuple[Rule, ...] = (
         fix=(
             "`nvidia-smi topo -p2p n` must say OK; in a container all GPUs of the node must be visible to "
             "each process",
-            "look for NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; check the fabric manager on NVSwitch machines",
+            "look for `NCCL_P2P_DISABLE` and `NCCL_P2P_LEVEL`; check the fabric manager on NVSwitch machines",
         ),
         source="NVIDIA/nccl: src/graph/paths.cc (`P2P is disabled between`, ncclTopoCheckP2p)",
         look=_no_peer_to_peer,

@@ -1,5 +1,4 @@
-"""Rules about what a job was told: variables that NCCL refused or that differ between ranks,"
-" plugins not loaded."""
+"""Rules about what a job was told: variables that NCCL refused or that differ between ranks, plugins not loaded."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def _differs(scan: Scan) -> Iterator[Sighting]:
         for name, found in values.items():
             if len(found) > 1:
                 yield Sighting(
-                    f"ranks of one job have different values of {name}, which must be the same on all",
+                    f"ranks of one job have different values of `{name}`, which must be the same on all",
                     document.node,
                     (f"{document.file}: {name} = {listed(found)}",),
                 )
@@ -70,7 +69,7 @@ RULES: tuple[Rule, ...] = (
         why="NCCL does not exchange these values: ranks that disagree hang, abort with `message truncated`, "
         "or compute wrong results",
         fix=(
-            "set the variable in one place for all ranks: the launcher's environment or /etc/nccl.conf of "
+            "set the variable in one place for all ranks: the launcher's environment or `/etc/nccl.conf` of "
             "every node",
             "`topo-tune scan` shows where each node gets its value from; save the logs of several jobs on "
             "their own",
@@ -86,8 +85,8 @@ RULES: tuple[Rule, ...] = (
         "or TCPX means TCP; without its tuner the intended choices are not made",
         fix=(
             "`ldd PLUGIN.so` inside the job's container shows which library is missing, or `undefined symbol`",
-            "add the plugin's folder to LD_LIBRARY_PATH, or give its whole path in NCCL_NET_PLUGIN or "
-            "NCCL_TUNER_PLUGIN",
+            "add the plugin's folder to `LD_LIBRARY_PATH`, or give its whole path in `NCCL_NET_PLUGIN` or "
+            "`NCCL_TUNER_PLUGIN`",
         ),
         source="NVIDIA/nccl: src/plugin/plugin_open.cc",
         look=_plugins,

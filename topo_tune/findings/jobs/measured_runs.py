@@ -139,8 +139,8 @@ RULES: tuple[Rule, ...] = (
         why="the collective returned other sums than it should: no speed is worth having, and training would "
         "be silently wrong",
         fix=(
-            "unset NCCL_PROTO and NCCL_ALGO first: forced LL128 corrupts data where NVLink does not keep 128 "
-            "bytes whole",
+            "unset `NCCL_PROTO` and `NCCL_ALGO` first: forced LL128 corrupts data where NVLink does not keep "
+            "128 bytes whole",
             "where nothing is forced: test GPUs and links one by one (`dcgmi diag -r 3`, pairs of nodes)",
         ),
         source="https://github.com/NVIDIA/nccl/issues/831",
@@ -177,7 +177,7 @@ RULES: tuple[Rule, ...] = (
         why="ranks on one GPU take turns on it and do not use the links between GPUs: the numbers say "
         "nothing of the machine",
         fix=(
-            "one GPU for each rank: check CUDA_VISIBLE_DEVICES, `--gpus-per-task`, and that ranks a node "
+            "one GPU for each rank: check `CUDA_VISIBLE_DEVICES`, `--gpus-per-task`, and that ranks a node "
             "match its GPUs",
         ),
         source=_PERFORMANCE,

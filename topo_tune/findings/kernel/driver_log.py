@@ -22,7 +22,7 @@ from topo_tune.records.scan import NodeScan, Scan
 _FABRIC_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 
 
-def _xid(_: NodeScan, event: KernelEvent) -> Verdict | None:
+def _xid(node: NodeScan, event: KernelEvent) -> Verdict | None:
     if event.code is None or event.code == OFF_THE_BUS:
         return None
     xid, severity = XIDS.get(event.code, UNKNOWN), None
@@ -30,7 +30,21 @@ def _xid(_: NodeScan, event: KernelEvent) -> Verdict | None:
         severity = Severity.WARNING
     elif event.code == RECOVERY_ACTION and event.text.rstrip().endswith("(None)"):
         severity = Severity.NOTICE
-    return Verdict(f"Xid {event.code}: {xid.meaning}", severity or xid.severity, (xid.fix,))
+    severity = severity or xid.severity
+    if severity is Severity.ERROR and _is_over(node, event):
+        severity = Severity.WARNING
+    return Verdict(f"Xid {event.code}: {xid.meaning}", severity, (xid.fix,))
+
+
+def _is_over(node: NodeScan, event: KernelEvent) -> bool:
+    """Whether the driver says of the GPU that nothing needs to be done: it was reset since the line was written."""
+    return any(
+        health.pci_bus_id is not None
+        and health.pci_bus_id == event.device
+        and health.recovery_action == "None"
+        and not health.reset_required
+        for health in node.gpu_health
+    )
 
 
 def _off_the_bus(scan: Scan) -> Iterator[Sighting]:
@@ -69,10 +83,17 @@ _DRIVER_WORDS = (
 )
 
 
-def _driver(_: NodeScan, event: KernelEvent) -> Verdict | None:
+def _driver(node: NodeScan, event: KernelEvent) -> Verdict | None:
+    if "API mismatch" in event.text and _is_mismatch_told(node):
+        return None
     return next(
         (Verdict(what, severity) for words, what, severity in _DRIVER_WORDS if words in event.text), None
     )
+
+
+def _is_mismatch_told(node: NodeScan) -> bool:
+    """Whether the tools say so themselves, in a finding about the driver, or work again."""
+    return bool(node.gpus) or any("version mismatch" in one.reason.casefold() for one in node.absent)
 
 
 RULES: tuple[Rule, ...] = (

@@ -18,8 +18,8 @@ LINK_LOSSES_THAT_ARE_A_FLAP = 4
 """Of one interface in the log: drivers take links down once or twice while they start."""
 
 _AER = "https://docs.kernel.org/PCI/pcieaer-howto.html"
-_PCI_SOURCE = "https://github.com/torvalds/linux: drivers/pci/pci.c (__pcie_print_link_status)"
-_MLX5_SOURCE = "https://github.com/torvalds/linux: drivers/net/ethernet/mellanox/mlx5/core/events.c, health.c"
+_PCI_SOURCE = "torvalds/linux: drivers/pci/pci.c (__pcie_print_link_status)"
+_MLX5_SOURCE = "torvalds/linux: drivers/net/ethernet/mellanox/mlx5/core/events.c, health.c"
 _LIMITED = re.compile(
     r"limited by ([\d.]{1,6}) GT/s.{0,20} x(\d{1,2}) link .{0,40}\(capable of .{0,20} with ([\d.]{1,6}) GT/s.{0,20}"
     r" x(\d{1,2}) link"
@@ -30,7 +30,9 @@ def _uncorrected(node: NodeScan, event: KernelEvent) -> Verdict | None:
     if event.severity not in ("nonfatal", "fatal"):
         return None
     what = f"{event.severity} errors on a PCIe link"
-    return Verdict(what, Severity.WARNING if _kind(node, event) == "other" else Severity.ERROR)
+    # A disk's or an unknown device's link is none of NCCL's; a bridge that recovered may lead to anything.
+    matters = {"gpu", "nic", "nvswitch"} | ({"bridge"} if event.severity == "fatal" else set())
+    return Verdict(what, Severity.ERROR if _kind(node, event) in matters else Severity.WARNING)
 
 
 def _corrected(_: NodeScan, event: KernelEvent) -> Verdict | None:
@@ -40,24 +42,25 @@ def _corrected(_: NodeScan, event: KernelEvent) -> Verdict | None:
 
 
 def _kind(node: NodeScan, event: KernelEvent) -> str:
+    if any(gpu.pci_bus_id == event.device for gpu in node.gpus):
+        return "gpu"
+    if any(nic.pci_bus_id == event.device for nic in node.nics):
+        return "nic"
     return next((device.kind for device in node.pci if device.address == event.device), "unknown")
 
 
 def _limited(node: NodeScan, event: KernelEvent) -> Verdict | None:
     """Network cards and GPUs only. A GPU that is idle at boot has a slow link: only missing lanes count for it."""
-    if _is_gpu(node, event):
+    if _kind(node, event) == "gpu":
         match = _LIMITED.search(event.text)
         if match is None or int(match.group(2)) >= int(match.group(4)):
             return None
         return Verdict("a GPU has fewer PCIe lanes than it could use, says the kernel")
-    is_nic = _kind(node, event) == "nic" or any(nic.pci_bus_id == event.device for nic in node.nics)
-    if not is_nic and not event.text.startswith(("mlx5_core", "mlx4_core", "bnxt_en", "ice ")):
+    if _kind(node, event) != "nic" and not event.text.startswith(
+        ("mlx5_core", "mlx4_core", "bnxt_en", "ice ")
+    ):
         return None
     return Verdict("a network card's PCIe link carries less than the card could use, says the kernel")
-
-
-def _is_gpu(node: NodeScan, event: KernelEvent) -> bool:
-    return _kind(node, event) == "gpu" or any(gpu.pci_bus_id == event.device for gpu in node.gpus)
 
 
 _NIC_WORDS = (
@@ -92,8 +95,11 @@ def _flaps(scan: Scan) -> Iterator[Sighting]:
             yield Sighting("a network link went down again and again", node.node, evidence=tuple(lines))
 
 
-def _dma_fault(_: NodeScan, event: KernelEvent) -> Verdict | None:
-    return Verdict("the IOMMU refused a device's access to memory") if event.severity == "fault" else None
+def _dma_fault(node: NodeScan, event: KernelEvent) -> Verdict | None:
+    if event.severity != "fault":
+        return None
+    matters = _kind(node, event) in {"gpu", "nic", "nvswitch"}
+    return Verdict("the IOMMU refused a device's access to memory", None if matters else Severity.WARNING)
 
 
 RULES: tuple[Rule, ...] = (
@@ -161,13 +167,13 @@ RULES: tuple[Rule, ...] = (
         id="iommu-fault",
         title="the IOMMU refuses a device's DMA",
         severity=Severity.ERROR,
-        why="GPU to GPU or NIC to GPU traffic went to an address that the IOMMU does not let through: data "
-        "is lost and NCCL hangs, or its sums are wrong",
+        why="traffic between GPUs, or between NIC and GPU, went to an address that the IOMMU does not let through: the "
+        "data is lost, and NCCL hangs or computes wrong sums",
         fix=(
-            "bare metal: `iommu=pt` or IOMMU off (`intel_iommu=off`, `amd_iommu=off`), and ACS off on the bridges",
-            "virtual machine: the hypervisor's mapping of the device is at fault",
+            "on bare metal: `iommu=pt` or IOMMU off (`intel_iommu=off`, `amd_iommu=off`), and ACS off on the bridges",
+            "in a virtual machine: the hypervisor's mapping of the device is at fault",
         ),
-        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+        source="NVIDIA/nccl: docs/userguide/source/troubleshooting/gpu_troubleshooting.rst",
         look=on_each_event(KernelEventKind.IOMMU, _dma_fault),
     ),
 )

@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
             "look at the job's log of that time on this node; run it with `NCCL_DEBUG=INFO` and core dumps on",
             "a library that is older than its plugin, or two NCCL versions in one process, are the usual causes",
         ),
-        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+        source="NVIDIA/nccl: docs/userguide/source/troubleshooting/runtime_and_mpi_issues.rst",
         look=on_each_event(KernelEventKind.SEGFAULT, _segfault),
     ),
     Rule(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from topo_tune.findings.machine import joins_all_by_nvlink
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.findings.saved_documents import is_named_by, listed, of_kind
 from topo_tune.records.document import Document
 from topo_tune.records.finding import Severity
-from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.nccl_documents import GraphFile, TopologyFile
 from topo_tune.records.scan import NodeScan, Scan
 
@@ -158,13 +158,7 @@ def _all_on_nvlink(scan: Scan, name: str) -> bool:
         for document, body in of_kind(scan, TopologyFile)
         if document.node == name and body.paths is not None
     ]
-    return any(_is_on_nvlink(matrix) for matrix in matrices)
-
-
-def _is_on_nvlink(matrix: TopologyMatrix) -> bool:
-    count = len(matrix.gpus)
-    words = [matrix.links[i][j] for i in range(count) for j in range(i)]
-    return bool(words) and all(word.startswith("NV") for word in words)
+    return any(joins_all_by_nvlink(matrix) for matrix in matrices)
 
 
 RULES: tuple[Rule, ...] = (
@@ -179,7 +173,7 @@ RULES: tuple[Rule, ...] = (
             "s/\\t/  /g; /^<?xml/d' FILE`",
             'the root must be `<system version="1">`, of a graph file `<graphs version="1">`',
         ),
-        source="https://github.com/NVIDIA/nccl/blob/master/src/graph/xml.cc",
+        source="NVIDIA/nccl: src/graph/xml.cc",
         look=_refused,
     ),
     Rule(
@@ -203,19 +197,19 @@ RULES: tuple[Rule, ...] = (
         "by what the kernel tells, so GPUs may be paired with NICs of the other socket",
         fix=(
             "compare with `ls /sys/class/infiniband`",
-            "write the file anew with `NCCL_TOPO_DUMP_FILE`, or take NCCL_TOPO_FILE out of the settings",
+            "write the file anew with `NCCL_TOPO_DUMP_FILE`, or take `NCCL_TOPO_FILE` out of the settings",
         ),
-        source="https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.cc",
+        source="NVIDIA/nccl: src/graph/topo.cc",
         look=_other_nics,
     ),
     Rule(
         id="topology-other-vendor",
         title="a topology file of AMD GPUs on a node with NVIDIA's",
         severity=Severity.WARNING,
-        why="RCCL's files have another version and other elements: NCCL refuses them where NCCL_TOPO_FILE "
+        why="RCCL's files have another version and other elements: NCCL refuses them where `NCCL_TOPO_FILE` "
         "names one",
-        fix=("take NCCL_TOPO_FILE out of the settings, or write the file anew with `NCCL_TOPO_DUMP_FILE`",),
-        source="https://github.com/NVIDIA/nccl/blob/master/src/graph/xml.cc",
+        fix=("take `NCCL_TOPO_FILE` out of the settings, or write the file anew with `NCCL_TOPO_DUMP_FILE`",),
+        source="NVIDIA/nccl: src/graph/xml.cc",
         look=_other_vendor,
     ),
     Rule(
@@ -225,7 +219,7 @@ RULES: tuple[Rule, ...] = (
         why="NCCL looks up every GPU of the graph; for one that is not there it ends with a system error "
         "(`dev ... not found`), and GPUs that the graph lacks have no place in the ring",
         fix=(
-            "take NCCL_GRAPH_FILE out of /etc/nccl.conf, ~/.nccl.conf and the job's environment",
+            "take `NCCL_GRAPH_FILE` out of `/etc/nccl.conf`, `~/.nccl.conf` and the job's environment",
             "a graph is for one set of GPUs: write one for each with `NCCL_GRAPH_DUMP_FILE`",
         ),
         source="https://github.com/NVIDIA/nccl/issues/1008",
@@ -238,7 +232,7 @@ RULES: tuple[Rule, ...] = (
         why="NCCL takes type and speed of each graph from the file and searches no more: it plans for PCIe, "
         "with few channels, between GPUs that NVLink joins",
         fix=(
-            "take NCCL_GRAPH_FILE out of the settings and let NCCL search: `NCCL_DEBUG_SUBSYS=GRAPH` shows "
+            "take `NCCL_GRAPH_FILE` out of the settings and let NCCL search: `NCCL_DEBUG_SUBSYS=GRAPH` shows "
             "what it finds",
             "or write the graph anew on this node with `NCCL_GRAPH_DUMP_FILE`",
         ),

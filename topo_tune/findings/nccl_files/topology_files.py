@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from topo_tune.findings.gpus.nvlinks import missing_links
+from topo_tune.findings.machine import lacks_direct_rdma
+from topo_tune.findings.pci.pci_tree import PciTree
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.findings.saved_documents import listed, of_kind
 from topo_tune.records.finding import Severity
@@ -13,7 +16,7 @@ from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.nccl_documents import TopologyFile, XmlGpu, XmlNet
 from topo_tune.records.scan import Scan
 
-_TOPOLOGY_SOURCE = "https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.cc"
+_TOPOLOGY_SOURCE = "NVIDIA/nccl: src/graph/topo.cc"
 _CONTAINER_NET = re.compile(
     r"veth|cali|docker|br-|virbr|tunl|tun\d|tap\d|vxlan|flannel|cni|lxc|cilium|kube|podman"
 )
@@ -65,6 +68,9 @@ def _gdr_off(scan: Scan) -> Iterator[Sighting]:
         # Sockets have port 0 and never GPUDirect.
         told = [net for net in body.nets if net.port and net.gdr is not None]
         able = [gpu for gpu in body.gpus if gpu.gdr]
+        node = scan.node(document.node)
+        if node is not None and lacks_direct_rdma(node):  # told there, with the reason
+            continue
         if body.vendor == "nvidia" and told and able and not any(net.gdr for net in told):
             names = [net.name or "?" for net in told]
             yield Sighting(
@@ -99,7 +105,9 @@ def _uneven_nvlinks(scan: Scan) -> Iterator[Sighting]:
         }
         most = max(counts.values(), default=0)
         fewer = [f"{address} has {count}" for address, count in counts.items() if count < most]
-        if fewer and len(fewer) * 2 < len(counts):
+        node = scan.node(document.node)
+        is_told = node is not None and bool(missing_links(node))
+        if fewer and len(fewer) * 2 < len(counts) and not is_told:
             yield Sighting(
                 "in NCCL's topology some GPUs have fewer NVLinks to the switches than the others",
                 document.node,
@@ -109,6 +117,9 @@ def _uneven_nvlinks(scan: Scan) -> Iterator[Sighting]:
 
 def _narrow_gpu_paths(scan: Scan) -> Iterator[Sighting]:
     for document, body in of_kind(scan, TopologyFile):
+        node = scan.node(document.node)
+        if node is not None and PciTree(node.pci).is_known:  # the rules about PCI links have looked at it
+            continue
         narrow = [gpu for gpu in body.gpus if _is_narrowed(gpu)]
         # AMD's GPUs sit behind a bridge of their own, whose inner link says nothing of the slot.
         if narrow and body.vendor != "amd":
@@ -127,7 +138,9 @@ def _unknown_numa(scan: Scan) -> Iterator[Sighting]:
     for document, body in of_kind(scan, TopologyFile):
         node = scan.node(document.node)
         several = len({cpu.numa_id for cpu in body.cpus} - {None}) > 1 or (node and len(node.numa) > 1)
-        lost = [gpu.pci_bus_id for gpu in body.gpus if gpu.numa_id is None]
+        # The rules about where devices sit have looked at a node's own devices.
+        is_told = node is not None and any(device.numa_node is not None for device in node.pci)
+        lost = [] if is_told else [gpu.pci_bus_id for gpu in body.gpus if gpu.numa_id is None]
         if lost and several:
             yield Sighting(
                 "GPUs hang below no NUMA node in NCCL's topology, on a machine that has several",
@@ -190,7 +203,8 @@ RULES: tuple[Rule, ...] = (
         why="the kernel claims 10 Gb/s for interfaces that have no hardware; NCCL's sockets believe it, and "
         "traffic takes a bridge or a tunnel, or never arrives",
         fix=(
-            "name the real interface: `NCCL_SOCKET_IFNAME==enp34s0f0` in /etc/nccl.conf (`=`: this very name)",
+            "name the real interface: `NCCL_SOCKET_IFNAME==enp34s0f0` in `/etc/nccl.conf` (`=`: this very "
+            "name)",
             "or leave the virtual ones out: `NCCL_SOCKET_IFNAME=^lo,docker,veth,cali,br-,tunl`",
         ),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
@@ -205,9 +219,10 @@ RULES: tuple[Rule, ...] = (
         fix=(
             "load the module: `modprobe nvidia_peermem`, and `lsmod | grep nvidia_peermem` must show it",
             "or use DMA-BUF: open kernel modules of the driver, kernel 5.12 or newer, CUDA 11.7 or newer",
-            "if the file is given by NCCL_TOPO_FILE, take `gdr` out of its `<net>`: what it says beats what NCCL sees",
+            "if the file is given by `NCCL_TOPO_FILE`, take `gdr` out of its `<net>`: what it says beats "
+            "what NCCL sees",
         ),
-        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+        source="NVIDIA/nccl: docs/userguide/source/troubleshooting/gpu_troubleshooting.rst",
         look=_gdr_off,
     ),
     Rule(
@@ -234,7 +249,8 @@ RULES: tuple[Rule, ...] = (
         fix=(
             "see what the link runs at: `lspci -vv -s ADDRESS | grep -E 'LnkCap|LnkSta'` for the bridge",
             "if it is slow in truth: reseat the riser, set the slot's speed in the BIOS, update the switch's firmware",
-            "if it only reports so: correct `link_speed` of the bridge in a copy and name it by NCCL_TOPO_FILE",
+            "if it only reports so: correct `link_speed` of the bridge in a copy and name it by "
+            "`NCCL_TOPO_FILE`",
         ),
         source="https://github.com/NVIDIA/nccl/issues/439",
         look=_narrow_gpu_paths,
@@ -258,9 +274,9 @@ RULES: tuple[Rule, ...] = (
         fix=(
             "see what the kernel knows: `cat /sys/bus/pci/devices/ADDRESS/numa_node`; -1 comes from the BIOS "
             "or the virtual machine",
-            "in a virtual machine give NCCL the provider's topology file with NCCL_TOPO_FILE",
+            "in a virtual machine give NCCL the provider's topology file with `NCCL_TOPO_FILE`",
         ),
-        source="https://github.com/NVIDIA/nccl/blob/master/src/graph/xml.cc",
+        source="NVIDIA/nccl: src/graph/xml.cc",
         look=_unknown_numa,
     ),
     Rule(

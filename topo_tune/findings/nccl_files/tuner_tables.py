@@ -11,7 +11,7 @@ from topo_tune.records.nccl_documents import ANY_SIZE, TUNER_DEFAULTS, TUNER_WOR
 from topo_tune.records.scan import Scan
 from topo_tune.records.units import format_bytes
 
-_PLUGIN = "https://github.com/NVIDIA/nccl/blob/master/plugins/tuner/example/plugin.c"
+_PLUGIN = "NVIDIA/nccl: plugins/tuner/example/plugin.c"
 _ONE_CHANNEL = "https://github.com/ROCm/rccl/pull/1985"
 _LARGEST_BYTES = (1 << 32) - 1
 """Tables end at 4 GiB: that larger messages have no rule is no gap."""

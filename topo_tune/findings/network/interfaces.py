@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections import Counter, defaultdict
@@ -16,10 +17,9 @@ from topo_tune.records.scan import Nic, NodeScan, Scan
 
 _FEWEST_NODES = 3
 """Below three, no node is the odd one out."""
-_Network = ipaddress.IPv4Network
 
 # The service processor's network on the host's USB has one and the same address on every node.
-_SERVICE = re.compile(r"usb|bmc|idrac|ilo\d|enx")
+_SERVICE = re.compile(r"usb|bmc|idrac|ilo\d|enx|tmfifo_net")
 _SERVICE_DRIVERS = frozenset({"cdc_ether", "cdc_ncm", "rndis_host", "cdc_subset"})
 
 
@@ -28,27 +28,31 @@ def _real(node: NodeScan) -> list[Nic]:
     return [nic for nic in node.nics if nic.kind == "ethernet" and not is_host_only(nic.name)]
 
 
-def _networks(nic: Nic) -> set[_Network]:
-    """IPv4 subnets of an interface."""
+def _networks(nic: Nic) -> set[str]:
+    """IPv4 subnets of an interface: `10.0.0.0/24`."""
     return {network for text in nic.addresses if (network := _network(text)) is not None}
 
 
-def _network(text: str) -> _Network | None:
-    """The IPv4 subnet of an address in which others can be: no link-local or loopback one, none of a single address."""
+@functools.lru_cache(maxsize=1 << 18)
+def _network(text: str) -> str | None:
+    """The IPv4 subnet of an address in which others can be: no link-local or loopback one, none of a single address.
+
+    Kept, since several rules ask for each of a cluster's hundred thousand addresses.
+    """
     try:
         interface = ipaddress.IPv4Interface(text)
     except ValueError:
         return None
     is_own = interface.is_link_local or interface.is_loopback
     is_shared = "/" in text and interface.network.prefixlen < 31 and not is_own
-    return interface.network if is_shared else None
+    return str(interface.network) if is_shared else None
 
 
 def _same_subnet(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         if not carries_jobs(scan, node):
             continue
-        members: dict[_Network, list[Nic]] = defaultdict(list)
+        members: dict[str, list[Nic]] = defaultdict(list)
         for nic in interfaces(node):
             # IP over InfiniBand has the same trouble; a VLAN or bond is one more interface, too.
             if (
@@ -56,16 +60,21 @@ def _same_subnet(scan: Scan) -> Iterator[Sighting]:
                 and nic.kind != "loopback"
                 and not is_host_only(nic.name)
                 and nic.master is None
+                # AWS puts all interfaces of a machine into one subnet and routes by source address itself.
+                and nic.driver != "ena"
             ):
                 for network in _networks(nic):
                     members[network].append(nic)
-        lines = [
-            f"{network}: {', '.join(nic.name for nic in nics)}"
-            for network, nics in members.items()
-            if len({nic.name for nic in nics}) > 1
-        ]
-        if lines:
-            yield Sighting("several interfaces of a node are in one IPv4 subnet", node.node, tuple(lines))
+        shared = {net: nics for net, nics in members.items() if len({nic.name for nic in nics}) > 1}
+        if shared:
+            # The ports of one InfiniBand fabric are often in one subnet; RDMA itself does not go by it.
+            is_ipoib = all(nic.name.startswith("ib") for nics in shared.values() for nic in nics)
+            yield Sighting(
+                "several interfaces of a node are in one IPv4 subnet",
+                node.node,
+                tuple(f"{net}: {', '.join(nic.name for nic in nics)}" for net, nics in shared.items()),
+                severity=Severity.NOTICE if is_ipoib else None,
+            )
 
 
 def _no_shared_subnet(scan: Scan) -> Iterator[Sighting]:
@@ -83,34 +92,40 @@ def _no_shared_subnet(scan: Scan) -> Iterator[Sighting]:
     for node, own in known.items():
         if not own & shared:
             lines = (
-                f"here: {', '.join(map(str, sorted(own)))}",
-                f"most nodes: {', '.join(map(str, sorted(shared)))}",
+                f"here: {', '.join(sorted(own))}",
+                f"most nodes: {', '.join(sorted(shared))}",
             )
             yield Sighting("a node has no address in any subnet that most nodes share", node, lines)
 
 
 def _address_twice(scan: Scan) -> Iterator[Sighting]:
+    addresses = {node.node: _own_addresses(node) for node in scan.nodes}
+    hostnames = {node.node: node.hostname for node in scan.nodes}
     owners: dict[str, dict[str, str]] = defaultdict(dict)
-    for node in scan.nodes:
-        for address, name in _own_addresses(node).items():
-            owners[address][node.node] = name
-    twice = {address: places for address, places in owners.items() if len(places) > 1}
-    if not twice:
-        return
-    nodes = {node.node: node for node in scan.nodes}
-    for address, places in sorted(twice.items()):
-        machines = {(nodes[name].hostname, tuple(_own_addresses(nodes[name]))) for name in places}
+    # A link within the machine has the same address on every node, and nobody else is in its subnet.
+    peers: dict[str, set[str]] = defaultdict(set)
+    for node, own in addresses.items():
+        for address, (interface, network) in own.items():
+            owners[address][node] = interface
+            peers[network].add(address)
+    for address, places in sorted(owners.items()):
+        if len(places) < 2:
+            continue
         # One machine that was scanned under two names has its addresses twice, all of them.
+        machines = {(hostnames[name], tuple(addresses[name])) for name in places}
         if len({hostname for hostname, _ in machines}) < 2 or len({own for _, own in machines}) < 2:
+            continue
+        network = addresses[next(iter(places))][address][1]
+        if len(peers[network]) < 2:
             continue
         for name, interface in places.items():
             yield Sighting(f"several nodes have the address {address}", name, (f"{interface}: {address}",))
 
 
-def _own_addresses(node: NodeScan) -> dict[str, str]:
-    """IPv4 address to interface: of real interfaces, without the link to the node's own service processor."""
+def _own_addresses(node: NodeScan) -> dict[str, tuple[str, str]]:
+    """IPv4 address to (interface, subnet): of real interfaces, without the link to the own service processor."""
     return {
-        text.split("/")[0]: nic.name
+        text.split("/")[0]: (nic.name, network)
         for nic in interfaces(node)
         if nic.is_up is not False
         and (nic.kind == "ethernet" or nic.name.startswith("ib"))
@@ -118,12 +133,12 @@ def _own_addresses(node: NodeScan) -> dict[str, str]:
         and not _SERVICE.match(nic.name)
         and nic.driver not in _SERVICE_DRIVERS
         for text in nic.addresses
-        if _network(text) is not None
+        if (network := _network(text)) is not None
     }
 
 
 def _mtu_differs(scan: Scan) -> Iterator[Sighting]:
-    seen: dict[_Network, list[tuple[str, Nic]]] = defaultdict(list)
+    seen: dict[str, list[tuple[str, Nic]]] = defaultdict(list)
     for node in scan.nodes:
         for nic in interfaces(node):
             if nic.mtu_bytes is not None and nic.is_up is not False and not is_host_only(nic.name):

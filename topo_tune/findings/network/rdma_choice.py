@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topo_tune.findings.in_force import NameList, Setting, in_force, name_list
-from topo_tune.findings.network.rdma_fabric import active, chosen, compute, ends
+from topo_tune.findings.network.rdma_fabric import active, chosen, compute, ends, may_use_rdma
+from topo_tune.findings.network.rdma_ports import down_unlike_twins
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.scan import NodeScan, Scan
@@ -17,7 +18,8 @@ def _with_list(scan: Scan) -> Iterator[tuple[NodeScan, Setting, NameList]]:
     """Nodes on which the variable names devices to take, and whose devices the scan saw."""
     for node in scan.nodes:
         setting = in_force(node, "NCCL_IB_HCA")
-        if setting is None or not node.rdma:
+        # EFA and others go by their plugin's own choice.
+        if setting is None or not ends(node) or not may_use_rdma(node):
             continue
         names = name_list(setting.value)
         if names.names and not names.is_excluding:
@@ -55,7 +57,9 @@ def _down(scan: Scan) -> Iterator[Sighting]:
     for node, setting, names in _with_list(scan):
         named = [end for end in ends(node) if names.takes(end.device.name, end.port.port)]
         down = [end for end in named if end.port.state == "Down"]
-        if not down:
+        told = [end for group in down_unlike_twins(node) for end in group]
+        # A cable that is off is told as such; here it is about names of ports that nobody expects to be up.
+        if not [end for end in down if end not in told]:
             continue
         none_left = len(down) == len(named)
         yield Sighting(
@@ -64,13 +68,9 @@ def _down(scan: Scan) -> Iterator[Sighting]:
             else "`NCCL_IB_HCA` names an RDMA port that is down",
             node.node,
             (*(end.shown for end in down), str(setting)),
-            severity=None if none_left or _is_exact(names) else Severity.WARNING,
+            # A name that was written out is meant; one that a prefix takes along may not be.
+            severity=None if none_left or names.is_exact else Severity.WARNING,
         )
-
-
-def _is_exact(names: NameList) -> bool:
-    """A name that was written out is meant; one that a prefix takes along may not be."""
-    return names.is_exact
 
 
 def _prefixes(scan: Scan) -> Iterator[Sighting]:
@@ -121,7 +121,7 @@ def _left_out(scan: Scan) -> Iterator[Sighting]:
 RULES: tuple[Rule, ...] = (
     Rule(
         "ib-hca-nothing",
-        "NCCL_IB_HCA names no device of the node",
+        "`NCCL_IB_HCA` names no device of the node",
         Severity.ERROR,
         "NCCL finds no RDMA device and falls back to TCP sockets without a warning",
         ("list the devices: `ibv_devices`; correct the names, or remove the line so that NCCL takes all",),
@@ -130,7 +130,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ib-hca-missing",
-        "NCCL_IB_HCA names devices that are not there",
+        "`NCCL_IB_HCA` names devices that are not there",
         Severity.WARNING,
         "NCCL passes over names that it does not find: the node works with fewer ports than were meant for it",
         (
@@ -142,7 +142,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ib-hca-down",
-        "NCCL_IB_HCA names a port that is down",
+        "`NCCL_IB_HCA` names a port that is down",
         Severity.ERROR,
         "NCCL leaves out ports that are not active: the node works with fewer ports than were meant for it, "
         "or none",
@@ -152,7 +152,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ib-hca-prefix",
-        "NCCL_IB_HCA takes more devices than it names",
+        "`NCCL_IB_HCA` takes more devices than it names",
         Severity.NOTICE,
         "without `=` each name is a prefix: `mlx5_1` takes `mlx5_10` and `mlx5_11`, too",
         ("write `NCCL_IB_HCA==name,name` to take exactly these",),
@@ -161,7 +161,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ib-hca-leaves-out",
-        "NCCL_IB_HCA leaves out ports like those it names",
+        "`NCCL_IB_HCA` leaves out ports like those it names",
         Severity.NOTICE,
         "ports that NCCL may not use are bandwidth that no collective gets; they may be kept for storage on "
         "purpose",

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from topo_tune.findings.in_force import in_force, name_list
+from topo_tune.findings.in_force import in_force, name_list, number
 from topo_tune.records.network import RdmaDevice, RdmaPort
 from topo_tune.records.scan import NodeScan, Scan
 
@@ -71,6 +71,13 @@ def chosen(node: NodeScan) -> tuple[End, ...]:
         return active(node)
     names = name_list(setting.value)
     return tuple(end for end in active(node) if names.takes(end.device.name, end.port.port))
+
+
+def may_use_rdma(node: NodeScan) -> bool:
+    """Whether no variable keeps NCCL from its own RDMA transport."""
+    net = in_force(node, "NCCL_NET")
+    is_off = (number(in_force(node, "NCCL_IB_DISABLE")) or 0) != 0
+    return not is_off and (net is None or net.value.strip().casefold() == "ib")
 
 
 def compute(node: NodeScan) -> tuple[End, ...]:

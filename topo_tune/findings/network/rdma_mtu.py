@@ -13,6 +13,8 @@ from topo_tune.records.scan import NodeScan, Scan
 _LARGEST_BYTES = 4096
 """The largest MTU of the InfiniBand specification; RoCE has the same steps."""
 
+_COSTLY_BYTES = 1024
+
 _ROCE_MTU = "https://www.ibm.com/docs/en/linux-on-systems?topic=functions-set-mtu"
 _FOR_LARGEST_BYTES = 4200
 """MTU of the interface that leaves room for 4096 bytes and RoCE's headers."""
@@ -35,7 +37,13 @@ def _small(scan: Scan) -> Iterator[Sighting]:
                 node.node,
                 tuple(_shown(end, node) for end in small),
                 fix=_RAISE_ROCE if small[0].is_roce else _RAISE_INFINIBAND,
+                severity=None if any(_is_costly(end) for end in small) else Severity.NOTICE,
             )
+
+
+def _is_costly(end: End) -> bool:
+    """Whether the MTU costs bandwidth in earnest; 2048 bytes, the default of many InfiniBand fabrics, hardly do."""
+    return (end.port.active_mtu_bytes or 0) <= _COSTLY_BYTES
 
 
 def _shown(end: End, node: NodeScan) -> str:

@@ -43,14 +43,17 @@ _MUCH_SLOWER = 0.5
 """A port at or below this part of the fastest one's rate is of another network: management or storage."""
 
 
+def down_unlike_twins(node: NodeScan) -> list[list[End]]:
+    """Ports that are down while most others like them are up, by their kind."""
+    return [down for group in twins(node) if (down := _odd_ones_down(group, node))]
+
+
 def _down(scan: Scan) -> Iterator[Sighting]:
     told: set[tuple[str, str]] = set()
     for node in scan.nodes:
-        for group in twins(node):
-            down = _odd_ones_down(group, node)
+        for down in down_unlike_twins(node):
             told |= {(node.node, end.name) for end in down}
-            if down:
-                yield _is_down(node.node, down)
+            yield _is_down(node.node, down)
     yield from _down_unlike_other_nodes(scan, told)
 
 
@@ -84,11 +87,12 @@ def _down_unlike_other_nodes(scan: Scan, told: set[tuple[str, str]]) -> Iterator
                 and not end.device.is_virtual_function
             ):
                 found[node].append(end)
-    for node, down in found.items():
-        if active_count := len(active(scan.node(node) or scan.nodes[0])):
+    for node in scan.nodes:
+        down = found.get(node.node, [])
+        if down and (active_count := len(active(node))):
             yield Sighting(
                 "an RDMA port is down that is up on most other nodes",
-                node,
+                node.node,
                 (*(end.shown for end in down), f"{active_count} other ports of the node are active"),
             )
 
@@ -164,8 +168,15 @@ def _waiting_for_manager(scan: Scan) -> Iterator[Sighting]:
             if end.port.state in {"Init", "Armed"} and end.port.link_layer in {"InfiniBand", None}
         ]
         if waiting:
+            # Beside active ports of another kind it may be a cable that nobody uses.
+            is_needed = not active(node) or any(
+                end in group and any(twin.is_active for twin in group)
+                for group in twins(node)
+                for end in waiting
+            )
             what = "an RDMA port has a link and waits for a subnet manager"
-            yield Sighting(what, node.node, tuple(end.shown for end in waiting))
+            severity = None if is_needed else Severity.WARNING
+            yield Sighting(what, node.node, tuple(end.shown for end in waiting), severity=severity)
 
 
 def _no_manager(scan: Scan) -> Iterator[Sighting]:
@@ -226,7 +237,7 @@ def _is_told_as_slow(end: End, node: NodeScan) -> bool:
 
 
 def _name_devices(names: list[str]) -> tuple[str, ...]:
-    return (f"name the devices that carry jobs: `NCCL_IB_HCA={'='}{','.join(names)}` in /etc/nccl.conf",)
+    return (f"name the devices that carry jobs: `NCCL_IB_HCA={'='}{','.join(names)}` in `/etc/nccl.conf`",)
 
 
 def _firmware(scan: Scan) -> Iterator[Sighting]:
@@ -344,9 +355,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "rdma-slow-among-fast",
         "slower ports are among those NCCL uses",
-        Severity.WARNING,
-        "NCCL counts every active port as a NIC: channels that end at a slow one hold up the others, and its "
-        "network may not reach the other nodes' compute ports",
+        Severity.NOTICE,
+        "NCCL counts every active port as a NIC: a slow one that its search takes holds up the others, and its network "
+        "may not reach the other nodes' compute ports",
         ("name the devices that carry jobs in `NCCL_IB_HCA`",),
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
         _slow_among_fast,

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from topo_tune.findings.in_force import Setting, in_force, number
+from topo_tune.findings.machine import nccl_version
 from topo_tune.findings.network.rdma_fabric import End, carries_jobs, compute, ends, majority
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
@@ -17,6 +18,7 @@ _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _QOS = "https://docs.nvidia.com/networking/display/mlnxenv23106161lts/quality-of-service-(qos)"
 
 _LINK_LOCAL = "fe80:"
+_FINDS_THE_ROW_SINCE = (2, 21)
 _CHOOSE_GIDS = ("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_GID_INDEX")
 """Where one of these is set, somebody thought about the GID table."""
 
@@ -71,6 +73,8 @@ def _wrong_index(scan: Scan) -> Iterator[Sighting]:
                 node.node,
                 (*(_wrong_row(end, gid) for end, gid in wrong), str(setting)),
                 fix=_right_index([end for end, _ in wrong]),
+                # RoCE v1 and link-local rows work between neighbours; an empty row works nowhere.
+                severity=None if any(gid is None for _, gid in wrong) else Severity.WARNING,
             )
 
 
@@ -96,7 +100,7 @@ def _common_indexes(ports: list[End]) -> set[int]:
 
 
 def _no_common_index(scan: Scan) -> Iterator[Sighting]:
-    by_node = {node.node: [end for end in _roce_ends(node) if end in compute(node)] for node in scan.nodes}
+    by_node = {node.node: _without_choice(node) for node in scan.nodes}
     ports = [end for own in by_node.values() for end in own if any(gid.is_routable for gid in end.port.gids)]
     if len(ports) < 2 or _common_indexes(ports):
         return
@@ -109,6 +113,15 @@ def _no_common_index(scan: Scan) -> Iterator[Sighting]:
         ]
         if odd:
             yield Sighting("no one GID index is right on every RoCE port", node, tuple(odd))
+
+
+def _without_choice(node: NodeScan) -> list[End]:
+    """Ports of a node whose NCCL would want an index and has none: newer ones find the row, a wrong one is told."""
+    version = nccl_version(node)
+    if in_force(node, "NCCL_IB_GID_INDEX") or (version is not None and version >= _FINDS_THE_ROW_SINCE):
+        return []
+    used = compute(node)
+    return [end for end in _roce_ends(node) if end in used]
 
 
 def _settings(node: NodeScan) -> list[RoceSettings]:
@@ -128,7 +141,14 @@ def _each(scan: Scan) -> Iterator[tuple[NodeScan, list[RoceSettings]]]:
             yield node, _settings(node)
 
 
+def _is_on_anywhere(scan: Scan, field: str) -> bool:
+    """Whether some interface has it on: then those that have it off differ, which is a finding of its own."""
+    return any(any(getattr(one, field) or ()) for _, settings in _each(scan) for one in settings)
+
+
 def _pfc_off(scan: Scan) -> Iterator[Sighting]:
+    if _is_on_anywhere(scan, "pfc"):
+        return
     for node, settings in _each(scan):
         off = [one for one in settings if one.pfc is not None and not any(one.pfc)]
         if off:
@@ -143,6 +163,8 @@ def _pfc_off(scan: Scan) -> Iterator[Sighting]:
 
 
 def _ecn_off(scan: Scan) -> Iterator[Sighting]:
+    if _is_on_anywhere(scan, "ecn"):
+        return
     for node, settings in _each(scan):
         off = [one.netdev for one in settings if one.ecn is not None and not any(one.ecn)]
         if off:
@@ -296,7 +318,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "roce-gid-index-wrong",
-        "NCCL_IB_GID_INDEX names a wrong row",
+        "`NCCL_IB_GID_INDEX` names a wrong row",
         Severity.ERROR,
         "NCCL takes the row as it is told, on every port: with a wrong one queue pairs fail, or packets go "
         "out with an address that does not reach the other node",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topo_tune.findings.in_force import in_force, name_list, number
-from topo_tune.findings.network.rdma_fabric import active
+from topo_tune.findings.in_force import in_force, name_list
+from topo_tune.findings.machine import rdma_names
+from topo_tune.findings.network.rdma_fabric import active, ends, may_use_rdma
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.network import is_host_only
@@ -45,12 +46,24 @@ def taken(node: NodeScan) -> tuple[Nic, ...]:
 
 
 def _uses_sockets(node: NodeScan) -> bool:
-    """Whether data between nodes goes over sockets: no RDMA port is active, or NCCL may not use it."""
+    """Whether data between nodes goes over sockets: NCCL may not use RDMA, or no device has an active port.
+
+    Not known, and so False, where a plugin carries the data (EFA, Slingshot, TCPX), or no port was told of a device.
+    """
     net = in_force(node, "NCCL_NET")
-    is_disabled = (number(in_force(node, "NCCL_IB_DISABLE")) or 0) != 0
-    is_efa = any(nic.driver == "efa" for nic in node.nics)
-    return (
-        is_disabled or (net is not None and net.value.casefold() == "socket") or not (active(node) or is_efa)
+    if net is not None and net.value.strip().casefold() == "socket":
+        return True
+    if net is not None and net.value.strip().casefold() != "ib":
+        return False
+    if _has_network_plugin(node):
+        return False
+    return not may_use_rdma(node) or not (active(node) or (rdma_names(node) and not ends(node)))
+
+
+def _has_network_plugin(node: NodeScan) -> bool:
+    is_efa = any(nic.driver == "efa" for nic in node.nics) or any(one.driver == "efa" for one in node.rdma)
+    return is_efa or any(
+        one.kind == "net" and one.exists and one.found_in != "usual folder" for one in node.plugins
     )
 
 
@@ -115,7 +128,7 @@ def _host_only(scan: Scan) -> Iterator[Sighting]:
 
 def _name_interface(nic: Nic) -> tuple[str, ...]:
     return (
-        f"name the interface that all nodes reach: `NCCL_SOCKET_IFNAME=={nic.name}` in /etc/nccl.conf "
+        f"name the interface that all nodes reach: `NCCL_SOCKET_IFNAME=={nic.name}` in `/etc/nccl.conf` "
         "(each node may name its own)",
     )
 
@@ -195,7 +208,7 @@ def _mtu(scan: Scan) -> Iterator[Sighting]:
 RULES: tuple[Rule, ...] = (
     Rule(
         "socket-ifname-missing",
-        "NCCL_SOCKET_IFNAME takes no interface",
+        "`NCCL_SOCKET_IFNAME` takes no interface",
         Severity.ERROR,
         "NCCL ends every job at its start with `no socket interface found`: bootstrap needs one even over "
         "RDMA",
@@ -207,7 +220,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "socket-ifname-down",
-        "NCCL_SOCKET_IFNAME takes interfaces that are down",
+        "`NCCL_SOCKET_IFNAME` takes interfaces that are down",
         Severity.ERROR,
         "ranks offer an address that nobody reaches, and the job hangs at its start or ends with a time-out",
         ("bring the interface up: `ip link set IF up`; or name another one",),
@@ -216,7 +229,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "socket-ifname-loopback",
-        "NCCL_SOCKET_IFNAME takes the loopback interface",
+        "`NCCL_SOCKET_IFNAME` takes the loopback interface",
         Severity.ERROR,
         "each node offers 127.0.0.1 to the others: jobs over several nodes do not start",
         ("name the interface that all nodes reach, or remove the line",),

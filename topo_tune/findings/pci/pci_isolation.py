@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from topo_tune.findings.in_force import in_force, number
 from topo_tune.findings.machine import (
     gpu_count,
     is_grace,
     is_virtual,
-    nccl_value,
     pci_gpus,
     rdma_names,
 )
@@ -21,7 +21,7 @@ from topo_tune.records.scan import NodeScan, Scan
 _REDIRECTING = ("ReqRedir", "CmpltRedir", "UpstreamFwd")
 """The controls that send packets between devices upwards. Source validation and blocking redirect nothing."""
 
-_USER_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+_USER_GUIDE = "NVIDIA/nccl: docs/userguide/source/troubleshooting/gpu_troubleshooting.rst"
 
 
 def _redirects(device: PciDevice) -> tuple[str, ...]:
@@ -96,11 +96,10 @@ def _translated(scan: Scan) -> Iterator[Sighting]:
 
 def _strict_ordering(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
-        is_off = nccl_value(node, "NCCL_IB_PCI_RELAXED_ORDERING") == "0"
-        if is_off and is_virtual(node) and rdma_names(node):
-            yield Sighting(
-                "`NCCL_IB_PCI_RELAXED_ORDERING=0` in a virtual machine with RDMA devices", node.node
-            )
+        setting = in_force(node, "NCCL_IB_PCI_RELAXED_ORDERING")
+        if number(setting) == 0 and is_virtual(node) and rdma_names(node):
+            what = "`NCCL_IB_PCI_RELAXED_ORDERING=0` in a virtual machine with RDMA devices"
+            yield Sighting(what, node.node, (str(setting),))
 
 
 RULES: tuple[Rule, ...] = (
@@ -115,7 +114,7 @@ RULES: tuple[Rule, ...] = (
             "switch IO virtualisation (VT-d, AMD-Vi) or ACS off in the BIOS, unless guests need it",
             "until the next boot: `setpci -s ADDRESS ECAP_ACS+0x6.w=0000` for each port named above",
         ),
-        source=_USER_GUIDE + "#pci-access-control-services-acs",
+        source=_USER_GUIDE + " (PCI Access Control Services)",
         look=_on_switches,
     ),
     Rule(
@@ -129,7 +128,7 @@ RULES: tuple[Rule, ...] = (
             "if `nvidia-smi topo -p2p r` or nccl-tests show trouble: `setpci -s ADDRESS ECAP_ACS+0x6.w=0000` "
             "for each port",
         ),
-        source=_USER_GUIDE + "#pci-access-control-services-acs",
+        source=_USER_GUIDE + " (PCI Access Control Services)",
         look=_on_root_ports,
     ),
     Rule(
@@ -142,7 +141,7 @@ RULES: tuple[Rule, ...] = (
             "add `iommu=pt` to the kernel's command line (GRUB_CMDLINE_LINUX), run `update-grub` and reboot",
             "or switch it off: `intel_iommu=off` or `amd_iommu=off`, or VT-d / AMD-Vi in the BIOS",
         ),
-        source="https://docs.nvidia.com/gpudirect-storage/best-practices-guide/software-settings.html",
+        source="https://docs.nvidia.com/nim/maxine/lipsync/latest/advanced-usage/multi-gpu.html",
         look=_translated,
     ),
     Rule(

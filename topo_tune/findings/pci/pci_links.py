@@ -23,9 +23,7 @@ _RESEAT = (
     "`lspci -s ADDRESS -vv | grep -E 'LnkCap|LnkSta'` shows both sides; look at the port above it, too",
     "check in the BIOS that the slot is not bifurcated and not limited to an older generation",
 )
-_HEALTH_CHECKS = (
-    "PCIe width and speed by lspci: oracle-quickstart/oci-hpc, healthchecks role (check_gpu_setup)"
-)
+_HEALTH_CHECKS = "oracle-quickstart/oci-hpc: playbooks/roles/healthchecks/files/check_gpu_setup.py"
 _NCCL_MODEL = "NVIDIA/nccl: src/graph/xml.cc (ncclTopoGetXmlFromSys reads max_link_speed and max_link_width)"
 _UNSEEN = "NCCL's model takes what both ends could do and does not see it"
 

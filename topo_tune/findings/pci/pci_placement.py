@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from topo_tune.findings.in_force import in_force
 from topo_tune.findings.machine import (
     gpu_count,
     is_grace,
     is_virtual,
-    nccl_value,
     pci_gpus,
     rdma_names,
 )
@@ -60,6 +60,8 @@ def _some_far(scan: Scan) -> Iterator[Sighting]:
 def _without_numa_node(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         sockets = sum(1 for one in node.numa if one.cpus)
+        if sockets < 2 or _has_topology_file(node):
+            continue
         devices = [device for device in node.pci if device.kind in ("gpu", "nic", "bridge")]
         # -1 and "not told" look alike: only where some devices know theirs is it told.
         is_told = any(device.numa_node is not None for device in devices)
@@ -67,20 +69,22 @@ def _without_numa_node(scan: Scan) -> Iterator[Sighting]:
         lost = [
             device
             for device in devices
-            # NCCL asks the topmost bridge.
-            if device.kind != "bridge" and all(one.numa_node is None for one in (device, *tree.above(device)))
+            # NCCL asks the topmost bridge. The service processor's screen is no GPU of anybody's.
+            if device.kind == "nic" or (device.kind == "gpu" and device.is_of("10de", "NVIDIA"))
+            if all(one.numa_node is None for one in (device, *tree.above(device)))
         ]
-        if sockets > 1 and is_told and lost and not _has_topology_file(node):
+        if is_told and lost:
             kinds = sorted({"GPUs" if device.kind == "gpu" else "network cards" for device in lost})
             yield Sighting(
                 f"{' and '.join(kinds)} without a NUMA node on a machine of several",
                 node.node,
                 tuple(device.address for device in lost),
+                severity=Severity.NOTICE if is_virtual(node) else None,
             )
 
 
 def _has_topology_file(node: NodeScan) -> bool:
-    return nccl_value(node, "NCCL_TOPO_FILE") is not None or node.host.has_virtual_topology is True
+    return in_force(node, "NCCL_TOPO_FILE") is not None or node.host.has_virtual_topology is True
 
 
 def _no_topology_in_guest(scan: Scan) -> Iterator[Sighting]:
@@ -121,24 +125,6 @@ def _without_driver(scan: Scan) -> Iterator[Sighting]:
                 f"some of the node's GPUs are not bound to NVIDIA's driver: {', '.join(drivers)}",
                 node.node,
                 tuple(f"{gpu.address}: {gpu.driver or 'no driver'}" for gpu in lost),
-            )
-
-
-def _not_seen(scan: Scan) -> Iterator[Sighting]:
-    for node in scan.nodes:
-        is_whole = node.host.container == "none" and not any(
-            key == "SLURM_JOB_ID" for key, _ in node.host.slurm
-        )
-        bound = [gpu for gpu in pci_gpus(node) if gpu.driver == "nvidia"]
-        seen = {gpu.pci_bus_id for gpu in node.gpus}
-        if not is_whole or not seen or None in seen:
-            continue
-        lost = [gpu.address for gpu in bound if gpu.address not in seen]
-        if lost:
-            yield Sighting(
-                "GPUs that are on the PCI bus and bound to NVIDIA's driver are not listed by it",
-                node.node,
-                tuple(lost),
             )
 
 
@@ -191,8 +177,8 @@ RULES: tuple[Rule, ...] = (
         why="NCCL detects the topology from /sys, and a flat virtual PCI bus makes every card look equally "
         "far from every GPU; cloud providers ship a file for machines like this",
         fix=(
-            "look for the provider's file, such as /opt/microsoft/ndv5-topo.xml, and set `NCCL_TOPO_FILE` to "
-            "it in /etc/nccl.conf",
+            "look for the provider's file, such as `/opt/microsoft/ndv5-topo.xml`, and set `NCCL_TOPO_FILE` "
+            "to it in `/etc/nccl.conf`",
         ),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-topo-file",
         look=_no_topology_in_guest,
@@ -206,21 +192,7 @@ RULES: tuple[Rule, ...] = (
             "`lspci -nnk -d 10de:` names the driver in use; `vfio-pci` means that it is reserved for a guest",
             "`dmesg | grep -iE 'nvrm|xid'`: a GPU that failed to start is named there",
         ),
-        source="GPUs on the bus against the driver's list: oracle-quickstart/oci-hpc, healthchecks role",
+        source="oracle-quickstart/oci-hpc: playbooks/roles/healthchecks/files/check_gpu_setup.py",
         look=_without_driver,
-    ),
-    Rule(
-        id="gpu-not-listed",
-        title="a GPU on the PCI bus is missing from the driver's list",
-        severity=Severity.ERROR,
-        why="the driver has given the GPU up: jobs that count on it fail, and a measurement over the others "
-        "does not stand for the node",
-        fix=(
-            "`dmesg | grep -iE 'nvrm|xid'` tells why",
-            "`nvidia-smi -r` or a reboot brings it back; if it comes again, take the node out and test the "
-            "card",
-        ),
-        source="GPUs on the bus against the driver's list: oracle-quickstart/oci-hpc, healthchecks role",
-        look=_not_seen,
     ),
 )

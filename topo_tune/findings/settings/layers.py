@@ -13,7 +13,7 @@ from topo_tune.records.finding import Severity
 from topo_tune.records.provenance import Layer, Reach, SettingOrigin
 from topo_tune.records.scan import NodeScan, Scan
 
-_PARAM = "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc"
+_PARAM = "NVIDIA/nccl: src/misc/param.cc"
 _DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 # What the readers of files say of a line that NCCL takes otherwise than it was meant (scan/facts/nccl_files.py,
@@ -54,12 +54,6 @@ def _by_name(node: NodeScan) -> dict[str, list[SettingOrigin]]:
     for origin in node.settings:
         found.setdefault(origin.name, []).append(origin)
     return found
-
-
-def _in_force(node: NodeScan) -> list[SettingOrigin]:
-    return [
-        origin for origin in node.settings if origin.reach in {Reach.WINS, Reach.DEPENDS} and origin.value
-    ]
 
 
 def _hidden(scan: Scan) -> Iterator[Sighting]:
@@ -204,6 +198,7 @@ def _template(scan: Scan) -> Iterator[Sighting]:
                 f"`{origin.name}` holds a placeholder that nobody has filled in",
                 node.node,
                 (_shown(origin),),
+                severity=None if origin.reach is Reach.WINS else Severity.WARNING,
             )
 
 
@@ -278,8 +273,8 @@ RULES: tuple[Rule, ...] = (
         id="setting-hidden",
         title="a setting has no effect because a stronger place sets the same variable",
         severity=Severity.WARNING,
-        why="NCCL takes the environment first, then $NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf: "
-        "whoever edits the weaker place changes nothing",
+        why="NCCL takes the environment first, then `$NCCL_CONF_FILE` or `~/.nccl.conf`, then "
+        "`/etc/nccl.conf`: whoever edits the weaker place changes nothing",
         fix=(
             "delete the variable in the place that should not decide; `topo-tune scan` shows both under "
             "settings",
@@ -313,10 +308,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="setting-drop-in-unread",
-        title="settings in /etc/nccl/conf.d are in no file that NCCL reads",
+        title="settings in `/etc/nccl/conf.d` are in no file that NCCL reads",
         severity=Severity.WARNING,
         why="NCCL reads no drop-in folder; its fragments have an effect only when they are merged into "
-        "/etc/nccl.conf",
+        "`/etc/nccl.conf`",
         fix=(
             "copy the lines to `/etc/nccl.conf`, or let `topo-tune apply` merge them",
             "delete fragments that nobody needs",
@@ -326,9 +321,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="setting-conf-file-missing",
-        title="NCCL_CONF_FILE names a file that cannot be read",
-        severity=Severity.ERROR,
-        why="NCCL passes over a file that it cannot open without a message, and does not read ~/.nccl.conf "
+        title="`NCCL_CONF_FILE` names a file that cannot be read",
+        severity=Severity.WARNING,
+        why="NCCL passes over a file that it cannot open without a message, and does not read `~/.nccl.conf` "
         "either: none of the settings that were meant is in force",
         fix=(
             'put the file at that path on every node, readable by the users of jobs: `ls -l "$NCCL_CONF_FILE"`',
@@ -339,7 +334,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="setting-conf-file-in-file",
-        title="NCCL_CONF_FILE is set in a file",
+        title="`NCCL_CONF_FILE` is set in a file",
         severity=Severity.WARNING,
         why="NCCL asks the environment for it before it reads any file, so the file that is named here is "
         "never read",
@@ -359,7 +354,7 @@ RULES: tuple[Rule, ...] = (
             "put the file at that path on every node: `ls -l PATH`; in containers, mount it",
             "or delete the variable",
         ),
-        source="https://github.com/NVIDIA/nccl/blob/master/src/graph/xml.cc",
+        source="NVIDIA/nccl: src/graph/xml.cc",
         look=_file_missing,
     ),
     Rule(

@@ -45,7 +45,7 @@ def _shadowed(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         for library in _on_library_path(node)[:1]:
             yield Sighting(
-                f"LD_LIBRARY_PATH leads to NCCL {library.version}, and torch brings {node.torch_nccl}",
+                f"`LD_LIBRARY_PATH` leads to NCCL {library.version}, and torch brings {node.torch_nccl}",
                 node.node,
                 tuple(_shown(each) for each in node.nccl_libraries[:6]),
             )
@@ -77,6 +77,8 @@ def _too_old(scan: Scan) -> Iterator[Sighting]:
                     f"{'.'.join(map(str, capability))} needs {'.'.join(map(str, first))} or newer",
                     node.node,
                     tuple(f"GPU {gpu.index}: {gpu.name}" for gpu in node.gpus[:2]),
+                    # Of several libraries the oldest need not be the one that jobs load.
+                    severity=None if node.torch_nccl or len(node.nccl_libraries) == 1 else Severity.WARNING,
                 )
                 break
 
@@ -204,8 +206,7 @@ RULES: tuple[Rule, ...] = (
         fix=(
             "let `python:` of the cluster file start the Python of the container or environment that jobs use",
         ),
-        source="topo-tune's own scan: LD_LIBRARY_PATH, ldconfig, Python packages and usual folders are"
-        " looked at",
+        source="https://man7.org/linux/man-pages/man8/ld.so.8.html",
         look=_absent,
     ),
     Rule(
@@ -223,7 +224,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="nccl-library-path",
-        title="LD_LIBRARY_PATH leads to another NCCL than torch brings",
+        title="`LD_LIBRARY_PATH` leads to another NCCL than torch brings",
         severity=Severity.WARNING,
         why="programs without a path of their own load that one, and so does a torch that was linked with "
         "RUNPATH (wheels use RPATH, which goes before it): jobs may mix two versions",
@@ -267,7 +268,7 @@ RULES: tuple[Rule, ...] = (
         fix=(
             "install the plugin's version that belongs to this NCCL, or the NCCL that belongs to the plugin",
         ),
-        source="https://github.com/NVIDIA/nccl/blob/master/src/plugin/net.cc",
+        source="NVIDIA/nccl: src/plugin/net.cc",
         look=_plugin_refused,
     ),
     Rule(
@@ -286,21 +287,21 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="plugin-network-absent",
-        title="NCCL_NET asks for a plugin's network, and there is no plugin",
+        title="`NCCL_NET` asks for a plugin's network, and there is no plugin",
         severity=Severity.ERROR,
         why="NCCL looks for a network of exactly this name; where none has it the start of every "
         "communicator fails",
         fix=("delete `NCCL_NET`, or make the plugin loadable: `NCCL_NET_PLUGIN`, `LD_LIBRARY_PATH`",),
-        source="https://github.com/NVIDIA/nccl/blob/master/src/plugin/net.cc",
+        source="NVIDIA/nccl: src/plugin/net.cc",
         look=_network_without_plugin,
     ),
     Rule(
         id="plugin-unused",
-        title="a net plugin is named, and NCCL_NET asks for NCCL's own network",
+        title="a net plugin is named, and `NCCL_NET` asks for NCCL's own network",
         severity=Severity.WARNING,
         why="NCCL takes the network of this name, so that the plugin is loaded and never used",
         fix=("delete one of `NCCL_NET` and `NCCL_NET_PLUGIN`",),
-        source="https://github.com/NVIDIA/nccl/blob/master/src/plugin/net.cc",
+        source="NVIDIA/nccl: src/plugin/net.cc",
         look=_plugin_unused,
     ),
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from topo_tune.findings.in_force import Setting, in_force, number
-from topo_tune.findings.machine import is_rack_scale, nccl_version, rdma_names
+from topo_tune.findings.machine import is_rack_scale, joins_all_by_nvlink, nccl_version, rdma_names
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.scan import NodeScan, Scan
@@ -101,6 +101,9 @@ def _forced_choice(scan: Scan) -> Iterator[Sighting]:
             setting = in_force(node, name)
             if setting is None or setting.value.startswith("^") or ":" in setting.value:
                 continue
+            # Several names are a choice that is left to NCCL; the worst ones have rules of their own.
+            if "," in setting.value or _enables_ll128(setting.value) or _lacks_algorithms(node, setting):
+                continue
             yield Sighting(
                 f"`{name}={setting.value}` holds for every collective and every size",
                 node.node,
@@ -111,18 +114,24 @@ def _forced_choice(scan: Scan) -> Iterator[Sighting]:
 def _tree_for_all(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         setting, version = in_force(node, "NCCL_ALGO"), nccl_version(node)
-        if setting is None or version is None or version < _SCOPED_SINCE:
-            continue
-        first = setting.value.split(";")[0].strip().casefold()
-        words = {word.strip() for word in first.split(",") if word.strip()}
-        if ":" not in first and not first.startswith("^") and words and words <= _FOR_ALL_REDUCE_ONLY:
+        if setting is not None and version is not None and _lacks_algorithms(node, setting):
             yield Sighting(
-                f"`NCCL_ALGO={setting.value}` leaves broadcast, reduce, all-gather and reduce-scatter"
-                f" without an algorithm:"
-                " they fail",
+                f"`NCCL_ALGO={setting.value}` leaves broadcast, reduce, all-gather and reduce-scatter without an "
+                "algorithm: they fail",
                 node.node,
                 (str(setting), f"NCCL of jobs: {'.'.join(map(str, version))}"),
             )
+
+
+def _lacks_algorithms(node: NodeScan, setting: Setting) -> bool:
+    """Whether NCCL_ALGO allows nothing but what all-reduce alone can use, in an NCCL that does not fall back."""
+    version = nccl_version(node)
+    if setting.name != "NCCL_ALGO" or version is None or version < _SCOPED_SINCE:
+        return False
+    first = setting.value.split(";")[0].strip().casefold()
+    words = {word.strip() for word in first.split(",") if word.strip()}
+    is_plain = ":" not in first and not first.startswith("^")
+    return is_plain and bool(words) and words <= _FOR_ALL_REDUCE_ONLY
 
 
 def _forced_ll128(scan: Scan) -> Iterator[Sighting]:
@@ -130,7 +139,7 @@ def _forced_ll128(scan: Scan) -> Iterator[Sighting]:
         setting = in_force(node, "NCCL_PROTO")
         if setting is None or not _enables_ll128(setting.value):
             continue
-        joined = _all_joined_by_nvlink(node)
+        joined = joins_all_by_nvlink(node.matrix)
         if joined:
             what = f"`NCCL_PROTO={setting.value}` forces LL128 on, also on paths where NCCL would not use it"
         else:
@@ -138,9 +147,11 @@ def _forced_ll128(scan: Scan) -> Iterator[Sighting]:
                 "GPUs are not all joined by NVLink" if joined is False else "it is not known to be safe here"
             )
             what = f"`NCCL_PROTO={setting.value}` forces LL128 on, and {why}: results may be corrupted"
-        yield Sighting(
-            what, node.node, (str(setting),), severity=Severity.ERROR if joined is False else Severity.WARNING
-        )
+        yield Sighting(what, node.node, (str(setting),), severity=_LL128[joined])
+
+
+_LL128 = {True: Severity.NOTICE, None: Severity.WARNING, False: Severity.ERROR}
+"""By whether NVLink joins all GPUs; providers name LL128 among others for machines where it does."""
 
 
 def _enables_ll128(value: str) -> bool:
@@ -173,7 +184,10 @@ def _rack_nvlink_off(scan: Scan) -> Iterator[Sighting]:
         setting = _off(node, "NCCL_MNNVL_ENABLE") or _off(node, "NCCL_CUMEM_ENABLE")
         if setting is not None and is_rack_scale(node):
             yield Sighting(
-                f"`{setting.name}=0` keeps NCCL from using NVLink between nodes", node.node, (str(setting),)
+                f"`{setting.name}=0` keeps NCCL from using NVLink between nodes",
+                node.node,
+                (str(setting),),
+                severity=None if len(scan.nodes) > 1 else Severity.WARNING,
             )
 
 
@@ -206,19 +220,8 @@ def _has_nvlink(node: NodeScan) -> bool:
         return True
     matrix = node.matrix
     return matrix is not None and any(
-        re.fullmatch(r"NV\d+", matrix.link(one, other) or "") for one in matrix.gpus for other in matrix.gpus
+        word.startswith("NV") for row in matrix.links[: len(matrix.gpus)] for word in row
     )
-
-
-def _all_joined_by_nvlink(node: NodeScan) -> bool | None:
-    """Whether every two GPUs are joined by NVLink; None where the scan does not tell."""
-    matrix = node.matrix
-    if matrix is None or len(matrix.gpus) < 2:
-        return None
-    links = [matrix.link(one, other) for one in matrix.gpus for other in matrix.gpus if one != other]
-    if any(link is None for link in links):
-        return None
-    return all(re.fullmatch(r"NV\d+", link or "") for link in links)
 
 
 def _has_nvlink_sharp(node: NodeScan) -> bool:
@@ -227,7 +230,7 @@ def _has_nvlink_sharp(node: NodeScan) -> bool:
         tuple(map(int, re.findall(r"\d{1,3}", gpu.compute_capability or ""))) for gpu in node.gpus
     ]
     is_new = bool(capabilities) and all(capability >= _HOPPER for capability in capabilities)
-    return is_new and len(node.gpus) >= 4 and _all_joined_by_nvlink(node) is True
+    return is_new and len(node.gpus) >= 4 and joins_all_by_nvlink(node.matrix) is True
 
 
 def _has_net_plugin(node: NodeScan) -> bool:
@@ -277,7 +280,7 @@ RULES: tuple[Rule, ...] = (
         "node",
         fix=(
             "delete `NCCL_SHM_DISABLE`",
-            "if it was set because /dev/shm is small in containers: `docker run --shm-size=16g` or "
+            "if it was set because `/dev/shm` is small in containers: `docker run --shm-size=16g` or "
             "`--ipc=host`",
         ),
         source=_DOCS + "#nccl-shm-disable",
@@ -312,7 +315,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="override-tree-for-all",
-        title="NCCL_ALGO allows only algorithms that all-reduce alone can use",
+        title="`NCCL_ALGO` allows only algorithms that all-reduce alone can use",
         severity=Severity.ERROR,
         why="from NCCL 2.24 on there is no fall-back to ring: every other collective ends with `No "
         "algorithm/protocol available`",
