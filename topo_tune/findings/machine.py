@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from topo_tune.findings.remembered import remembered
 from topo_tune.records.hardware import PciDevice
 from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.network import RdmaDevice
@@ -19,6 +20,7 @@ _CONSUMER_NAMES = re.compile(r"GeForce|TITAN|\bRTX [2-5]0[5-9]0\b|\bGTX\b")
 RDMA_KINDS = ("infiniband", "roce")
 
 
+@remembered
 def is_virtual(node: NodeScan) -> bool:
     """Whether it is a virtual machine, as far as is known: PCI trees, ACS and IOMMU are then the hypervisor's."""
     if node.host.hypervisor is not None:
@@ -26,6 +28,7 @@ def is_virtual(node: NodeScan) -> bool:
     return any(device.vendor_id in _VIRTUAL_VENDORS for device in node.pci)
 
 
+@remembered
 def is_grace(node: NodeScan) -> bool:
     """Whether GPUs hang at NVIDIA CPUs by C2C, where PCIe is not their way and the IOMMU belongs to the design."""
     cpu = node.cpu
@@ -59,11 +62,13 @@ def gpu_count(node: NodeScan) -> int:
     return len(pci_gpus(node))
 
 
+@remembered
 def pci_gpus(node: NodeScan) -> tuple[PciDevice, ...]:
     """NVIDIA GPUs on the PCI bus."""
     return tuple(device for device in node.pci if device.kind == "gpu" and device.is_of("10de", "NVIDIA"))
 
 
+@remembered
 def rdma_names(node: NodeScan) -> tuple[str, ...]:
     """RDMA devices that NCCL's own transport can use."""
     names = [device.name for device in node.rdma if device.driver != "efa"]

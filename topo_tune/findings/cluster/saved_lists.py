@@ -6,27 +6,19 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from topo_tune.errors import InputError
 from topo_tune.findings.node_names import aliases, has_gpus, short_name, spelled
 from topo_tune.findings.rule import Rule, Sighting
+from topo_tune.findings.saved_documents import node_of, of_kind
 from topo_tune.records.cluster_documents import HealthChecks, HostList, SlurmDevices, TraceSummary
 from topo_tune.records.document import Document
 from topo_tune.records.finding import Severity
 from topo_tune.records.nodeset import expand
 from topo_tune.records.scan import NodeScan, Scan
 
-_Body = TypeVar("_Body")
-
 _IB_CHECK = re.compile(r"check_hw_ib\s+(\d{1,4})\s+([\w.-]{1,64})(?::(\d{1,3}))?")
 _GPU_CHECK = re.compile(r"check_gpu_count\s+(\d{1,3})")
-
-
-def _bodies(scan: Scan, body: type[_Body]) -> Iterator[tuple[Document, _Body]]:
-    for document in scan.documents:
-        if isinstance(document.body, body):
-            yield document, document.body
 
 
 # --- host lists ---------------------------------------------------------------------------------------------
@@ -35,7 +27,7 @@ def _bodies(scan: Scan, body: type[_Body]) -> Iterator[tuple[Document, _Body]]:
 def _host_files(scan: Scan) -> Iterator[tuple[Document, HostList, set[str]]]:
     """Host files that name at least one scanned node, with the names they list; others have names of their own."""
     known = {name for node in scan.nodes for name in aliases(node)}
-    for document, hosts in _bodies(scan, HostList):
+    for document, hosts in of_kind(scan, HostList):
         listed = {short_name(host) for host in hosts.hosts}
         if hosts.form == "host file" and listed & known:
             yield document, hosts, listed
@@ -64,7 +56,7 @@ def _not_scanned(scan: Scan) -> Iterator[Sighting]:
 
 
 def _uneven(scan: Scan) -> Iterator[Sighting]:
-    for document, hosts in _bodies(scan, HostList):
+    for document, hosts in of_kind(scan, HostList):
         slots = dict(hosts.slots)
         if len(set(slots.values())) < 2:
             continue
@@ -80,7 +72,7 @@ def _uneven(scan: Scan) -> Iterator[Sighting]:
 
 
 def _no_hosts(scan: Scan) -> Iterator[Sighting]:
-    for document, hosts in _bodies(scan, HostList):
+    for document, hosts in of_kind(scan, HostList):
         if not hosts.hosts:
             yield Sighting(
                 "an Ansible inventory has groups and not one active host",
@@ -92,10 +84,10 @@ def _no_hosts(scan: Scan) -> Iterator[Sighting]:
 
 
 def _gres_count(scan: Scan) -> Iterator[Sighting]:
-    for document, gres in _bodies(scan, SlurmDevices):
+    for document, gres in of_kind(scan, SlurmDevices):
         if gres.is_template:
             continue
-        own = scan.node(document.node)
+        own = node_of(scan, document)
         lines = _gpu_lines(gres)
         for node in scan.nodes if own is None else (own,):
             count = _configured_gpus(lines, node)
@@ -130,7 +122,7 @@ def _configured_gpus(lines: list[tuple[int, frozenset[str]]], node: NodeScan) ->
 
 def _checks_of(scan: Scan, pattern: re.Pattern[str]) -> Iterator[tuple[Document, NodeScan, re.Match[str]]]:
     """Every check of a sort, with each scanned node that it is for."""
-    for document, listed in _bodies(scan, HealthChecks):
+    for document, listed in of_kind(scan, HealthChecks):
         for mask, check in listed.checks:
             match = pattern.match(check)
             if match is not None:
@@ -187,7 +179,7 @@ def _check_gpus(scan: Scan) -> Iterator[Sighting]:
 
 
 def _no_sizes(scan: Scan) -> Iterator[Sighting]:
-    for document, trace in _bodies(scan, TraceSummary):
+    for document, trace in of_kind(scan, TraceSummary):
         if (trace.kernels or trace.annotations) and not trace.has_message_sizes:
             kernels = sum(count for _, count in trace.kernels)
             yield Sighting(

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from topo_tune.findings.machine import joins_all_by_nvlink
 from topo_tune.findings.node_names import short_name
-from topo_tune.findings.saved_documents import of_kind
+from topo_tune.findings.remembered import remembered
+from topo_tune.findings.saved_documents import node_of, of_kind
 from topo_tune.records.document import Document
 from topo_tune.records.nccl_documents import NcclLog, NcclTests
 from topo_tune.records.scan import NodeScan, Scan
@@ -23,11 +24,16 @@ def logs(scan: Scan) -> Iterator[tuple[Document, NcclLog]]:
 def nodes_of(scan: Scan, document: Document, log: NcclLog) -> list[NodeScan]:
     """The scanned nodes that the job ran on: by the names in the log, else the one that the file lay beside."""
     hosts = {short_name(host) for host in log.hosts}
-    named = [node for node in scan.nodes if {short_name(node.node), short_name(node.hostname)} & hosts]
+    named = [node for node in scan.nodes if not hosts.isdisjoint(_names(node))]
     if named:
         return named
-    beside = scan.node(document.node)
+    beside = node_of(scan, document)
     return [beside] if beside is not None else []
+
+
+@remembered
+def _names(node: NodeScan) -> frozenset[str]:
+    return frozenset({short_name(node.node), short_name(node.hostname)})
 
 
 def spans_nodes(log: NcclLog) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from topo_tune.findings.machine import joins_all_by_nvlink
 from topo_tune.findings.rule import Rule, Sighting
-from topo_tune.findings.saved_documents import is_named_by, listed, of_kind
+from topo_tune.findings.saved_documents import is_named_by, listed, node_of, of_kind
 from topo_tune.records.document import Document
 from topo_tune.records.finding import Severity
 from topo_tune.records.nccl_documents import GraphFile, TopologyFile
@@ -85,7 +85,7 @@ def _other_vendor(scan: Scan) -> Iterator[Sighting]:
 
 def _graph_gpus(scan: Scan) -> Iterator[Sighting]:
     for document, body in of_kind(scan, GraphFile):
-        there = _numbers(scan, document.node)
+        there = _numbers(scan, document)
         used = {gpu for graph in body.graphs for gpu in graph.gpus}
         if not there or not used or any(graph.has_ranks for graph in body.graphs):
             continue
@@ -111,7 +111,7 @@ def _graph_gpus(scan: Scan) -> Iterator[Sighting]:
 
 def _graph_off_nvlink(scan: Scan) -> Iterator[Sighting]:
     for document, body in of_kind(scan, GraphFile):
-        if not _all_on_nvlink(scan, document.node):
+        if not _all_on_nvlink(scan, document):
             continue
         slow = [
             f"{document.file}: {graph.pattern}, {graph.channels} channels of type {graph.type_intra}"
@@ -128,7 +128,7 @@ def _graph_off_nvlink(scan: Scan) -> Iterator[Sighting]:
 
 def _with_nodes(scan: Scan) -> Iterator[tuple[Document, TopologyFile, NodeScan]]:
     for document, body in of_kind(scan, TopologyFile):
-        node = scan.node(document.node)
+        node = node_of(scan, document)
         is_one_host = len({cpu.host_hash for cpu in body.cpus}) < 2
         if node is not None and is_one_host:
             yield document, body, node
@@ -139,24 +139,24 @@ def _gpu_addresses(node: NodeScan) -> set[str]:
     return {address.casefold() for address in found if address is not None}
 
 
-def _numbers(scan: Scan, name: str) -> set[int]:
+def _numbers(scan: Scan, beside: Document) -> set[int]:
     """`dev` of the node's GPUs, from its scan or else from a topology file of the same node."""
-    node = scan.node(name)
+    node = node_of(scan, beside)
     if node is not None and node.gpus:
         return {gpu.index for gpu in node.gpus}
     for document, body in of_kind(scan, TopologyFile):
-        if document.node == name and body.gpus and all(gpu.dev is not None for gpu in body.gpus):
+        if document.node == beside.node and body.gpus and all(gpu.dev is not None for gpu in body.gpus):
             return {gpu.dev for gpu in body.gpus if gpu.dev is not None}
     return set()
 
 
-def _all_on_nvlink(scan: Scan, name: str) -> bool:
-    node = scan.node(name)
+def _all_on_nvlink(scan: Scan, beside: Document) -> bool:
+    node = node_of(scan, beside)
     matrices = [] if node is None or node.matrix is None else [node.matrix]
     matrices += [
         body.paths
         for document, body in of_kind(scan, TopologyFile)
-        if document.node == name and body.paths is not None
+        if document.node == beside.node and body.paths is not None
     ]
     return any(joins_all_by_nvlink(matrix) for matrix in matrices)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from topo_tune.findings.gpus.nvlinks import missing_links
 from topo_tune.findings.machine import lacks_direct_rdma
-from topo_tune.findings.pci.pci_tree import PciTree
+from topo_tune.findings.pci.pci_tree import tree_of
 from topo_tune.findings.rule import Rule, Sighting
-from topo_tune.findings.saved_documents import listed, of_kind
+from topo_tune.findings.saved_documents import listed, node_of, of_kind
 from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import PcieLink
 from topo_tune.records.matrix import TopologyMatrix
@@ -68,7 +68,7 @@ def _gdr_off(scan: Scan) -> Iterator[Sighting]:
         # Sockets have port 0 and never GPUDirect.
         told = [net for net in body.nets if net.port and net.gdr is not None]
         able = [gpu for gpu in body.gpus if gpu.gdr]
-        node = scan.node(document.node)
+        node = node_of(scan, document)
         if node is not None and lacks_direct_rdma(node):  # told there, with the reason
             continue
         if body.vendor == "nvidia" and told and able and not any(net.gdr for net in told):
@@ -105,7 +105,7 @@ def _uneven_nvlinks(scan: Scan) -> Iterator[Sighting]:
         }
         most = max(counts.values(), default=0)
         fewer = [f"{address} has {count}" for address, count in counts.items() if count < most]
-        node = scan.node(document.node)
+        node = node_of(scan, document)
         is_told = node is not None and bool(missing_links(node))
         if fewer and len(fewer) * 2 < len(counts) and not is_told:
             yield Sighting(
@@ -117,8 +117,8 @@ def _uneven_nvlinks(scan: Scan) -> Iterator[Sighting]:
 
 def _narrow_gpu_paths(scan: Scan) -> Iterator[Sighting]:
     for document, body in of_kind(scan, TopologyFile):
-        node = scan.node(document.node)
-        if node is not None and PciTree(node.pci).is_known:  # the rules about PCI links have looked at it
+        node = node_of(scan, document)
+        if node is not None and tree_of(node).is_known:  # the rules about PCI links have looked at it
             continue
         narrow = [gpu for gpu in body.gpus if _is_narrowed(gpu)]
         # AMD's GPUs sit behind a bridge of their own, whose inner link says nothing of the slot.
@@ -136,7 +136,7 @@ def _narrow_gpu_paths(scan: Scan) -> Iterator[Sighting]:
 
 def _unknown_numa(scan: Scan) -> Iterator[Sighting]:
     for document, body in of_kind(scan, TopologyFile):
-        node = scan.node(document.node)
+        node = node_of(scan, document)
         several = len({cpu.numa_id for cpu in body.cpus} - {None}) > 1 or (node and len(node.numa) > 1)
         # The rules about where devices sit have looked at a node's own devices.
         is_told = node is not None and any(device.numa_node is not None for device in node.pci)

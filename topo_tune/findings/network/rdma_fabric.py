@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from topo_tune.findings.in_force import in_force, name_list, number
+from topo_tune.findings.remembered import remembered
 from topo_tune.records.network import RdmaDevice, RdmaPort
 from topo_tune.records.scan import NodeScan, Scan
 
@@ -49,6 +50,7 @@ class End(msgspec.Struct, frozen=True):
         return f"{self.name}: {', '.join(told)}"
 
 
+@remembered
 def ends(node: NodeScan) -> tuple[End, ...]:
     """Every port that NCCL's own transport could drive if it were active."""
     return tuple(
@@ -59,6 +61,7 @@ def ends(node: NodeScan) -> tuple[End, ...]:
     )
 
 
+@remembered
 def active(node: NodeScan) -> tuple[End, ...]:
     """The active ones of them."""
     return tuple(end for end in ends(node) if end.is_active)
@@ -80,6 +83,7 @@ def may_use_rdma(node: NodeScan) -> bool:
     return not is_off and (net is None or net.value.strip().casefold() == "ib")
 
 
+@remembered
 def compute(node: NodeScan) -> tuple[End, ...]:
     """The fastest of the ports that NCCL would use: those that carry a job. All, where no rate is known."""
     candidates = chosen(node)
@@ -92,6 +96,7 @@ def carries_jobs(scan: Scan, node: NodeScan) -> bool:
     return len(scan.nodes) > 1 or len(compute(node)) > 1
 
 
+@remembered
 def twins(node: NodeScan) -> list[list[End]]:
     """Ports that should be alike: same kind of card with the same number of ports on it, same link layer."""
     on_card = Counter(device.system_guid for device in node.rdma for _ in device.ports)

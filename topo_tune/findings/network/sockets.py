@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from topo_tune.findings.in_force import in_force, name_list
 from topo_tune.findings.machine import rdma_names
 from topo_tune.findings.network.rdma_fabric import active, ends, may_use_rdma
+from topo_tune.findings.remembered import remembered
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.network import is_host_only
@@ -23,11 +24,13 @@ _JUMBO_FROM_GBIT_PER_S = 25.0
 _USUAL_MTU_BYTES = 1500
 
 
+@remembered
 def interfaces(node: NodeScan) -> tuple[Nic, ...]:
     """Interfaces with an address, which are those that NCCL looks at; none where the scan saw no address at all."""
     return tuple(nic for nic in node.nics if nic.addresses and nic.kind not in {"infiniband", "roce"})
 
 
+@remembered
 def taken(node: NodeScan) -> tuple[Nic, ...]:
     """The interfaces that NCCL would take, by its own rules (src/misc/socket.cc).
 

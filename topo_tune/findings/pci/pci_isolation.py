@@ -12,7 +12,7 @@ from topo_tune.findings.machine import (
     pci_gpus,
     rdma_names,
 )
-from topo_tune.findings.pci.pci_tree import PciTree
+from topo_tune.findings.pci.pci_tree import PciTree, tree_of
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import PciDevice
@@ -33,7 +33,7 @@ def _isolating(scan: Scan) -> Iterator[tuple[NodeScan, PciTree, PciDevice]]:
     for node in scan.nodes:
         if is_virtual(node) or is_grace(node) or len(_talkers(node)) < 2:
             continue
-        tree = PciTree(node.pci)
+        tree = tree_of(node)
         for device in node.pci:
             if device.kind == "bridge" and _redirects(device):
                 yield node, tree, device

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from topo_tune.findings.machine import is_grace, is_virtual, rate_gbit_per_s
-from topo_tune.findings.pci.pci_tree import PciTree
+from topo_tune.findings.pci.pci_tree import PciTree, tree_of
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import PciDevice, PcieLink, pcie_gbit_per_s
@@ -85,7 +85,7 @@ def _links(scan: Scan, kind: str) -> Iterator[_Seen]:
     for node in scan.nodes:
         if is_virtual(node):
             continue
-        tree = PciTree(node.pci)
+        tree = tree_of(node)
         for device in node.pci:
             if device.kind == kind and device.link is not None and not device.is_virtual_function:
                 yield _Seen(node, tree, device, device.link, tree.port(device))

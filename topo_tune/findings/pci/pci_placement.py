@@ -12,7 +12,7 @@ from topo_tune.findings.machine import (
     pci_gpus,
     rdma_names,
 )
-from topo_tune.findings.pci.pci_tree import PciTree
+from topo_tune.findings.pci.pci_tree import tree_of
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.matrix import TopologyMatrix
@@ -65,7 +65,7 @@ def _without_numa_node(scan: Scan) -> Iterator[Sighting]:
         devices = [device for device in node.pci if device.kind in ("gpu", "nic", "bridge")]
         # -1 and "not told" look alike: only where some devices know theirs is it told.
         is_told = any(device.numa_node is not None for device in devices)
-        tree = PciTree(node.pci)
+        tree = tree_of(node)
         lost = [
             device
             for device in devices
@@ -108,7 +108,7 @@ def _sees_neighbours(node: NodeScan) -> bool:
     gpus, nics = pci_gpus(node), [device for device in node.pci if device.kind == "nic"]
     if not gpus or not nics:
         return True
-    tree = PciTree(node.pci)
+    tree = tree_of(node)
     bridges = {bridge.address for gpu in gpus for bridge in tree.above(gpu)}
     return any(bridge.address in bridges for nic in nics for bridge in tree.above(nic))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from topo_tune.findings.remembered import remembered
 from topo_tune.records.hardware import PciDevice, PcieLink
+from topo_tune.records.scan import NodeScan
 
 _DEPTH_LIMIT = 64
 """Bridges above a device. Real machines have up to ten."""
@@ -51,3 +53,9 @@ class PciTree:
         """The link of the bridge above: what the other end of the device's link can do."""
         nearest = self._by_address.get(device.parent or "")
         return PcieLink() if nearest is None or nearest.link is None else nearest.link
+
+
+@remembered
+def tree_of(node: NodeScan) -> PciTree:
+    """The tree of a node's devices."""
+    return PciTree(node.pci)
