@@ -163,10 +163,29 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return by_fold[matches[0]] if matches else None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """A hint line with the nearest known name, or with the list when nothing is close."""
-    known = list(known)
+_NAMES_LISTED = 12
+"""As many as a hint can list and still be read."""
+_NEAREST_LISTED = 5
+
+
+def did_you_mean(name: str, known: Iterable[str], *, listed_in: str | None = None) -> str | None:
+    """A hint line with the nearest known name; with the list when nothing is close, or with its nearest few.
+
+    listed_in: where all of them are written down, for lists too long for a line.
+    """
+    # A set has no order of its own, and would have another one in the next process.
+    known = sorted(known) if isinstance(known, (set, frozenset)) else list(known)
     match = nearest(name, known)
     if match is not None:
         return f"did you mean `{match}`?"
-    return "known: " + ", ".join(f"`{k}`" for k in known) if known else None
+    if not known:
+        return None
+    if len(known) <= _NAMES_LISTED:
+        return "known: " + _quoted(known)
+    nearer = difflib.get_close_matches(name, known, n=_NEAREST_LISTED, cutoff=0)
+    where = f"; all are in {listed_in}" if listed_in else ""
+    return f"{len(known)} are known, the nearest: {_quoted(nearer)}{where}"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

@@ -105,3 +105,16 @@ def test_nothing_is_near_to_a_stranger() -> None:
 )
 def test_a_hint_names_the_nearest_or_else_all(name: str, known: list[str], hint: str | None) -> None:
     assert did_you_mean(name, iter(known)) == hint
+
+
+def test_a_set_of_names_is_listed_in_the_same_order_every_time() -> None:
+    assert did_you_mean("xyz", {"ssh", "local", "gloo"}) == "known: `gloo`, `local`, `ssh`"
+
+
+def test_of_a_long_list_a_hint_names_the_nearest_five_and_where_all_are() -> None:
+    known = [f"gpu-rule-{number}" for number in range(40)] + ["abc-1"]
+
+    assert did_you_mean("abcdefgh", known, listed_in="docs/reference/findings.md") == (
+        "41 are known, the nearest: `abc-1`, `gpu-rule-9`, `gpu-rule-8`, `gpu-rule-7`, `gpu-rule-6`; all are in "
+        "docs/reference/findings.md"
+    )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from topo_tune.records.scan import Scan
     from topo_tune.records.topology import Topology
 
-_HELP = "What is on the nodes and what is wrong there: GPUs, links, NICs, NCCL."
+_HELP = "What is on the nodes, what is wrong there, and how to mend it."
 
 
 def register(app: typer.Typer) -> None:

@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from topo_tune.findings.gpus.nvlinks import missing_links
+from topo_tune.findings.machine import gpu_count, rdma_names
+from topo_tune.findings.node_names import spelled
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.catalogue import catalogue
 from topo_tune.records.finding import Severity
-from topo_tune.records.nodeset import fold, is_node_name
 from topo_tune.records.scan import NodeScan, Scan
 
 Told = Callable[[NodeScan], str | None]
 """What a node says about one thing, as words that are equal where nodes are alike; None where it does not say."""
 
 _LENGTH_LIMIT = 200
+_SIDES = 4
+"""Values that are told where none of them is the usual one."""
 
 
-def _differs(scan: Scan, thing: str, told: Told) -> Iterator[Sighting]:
-    """The odd nodes, against what most have; every node where no value has most of them."""
-    values = {node.node: value for node in scan.nodes if (value := told(node)) is not None}
-    counts = Counter(values.values())
-    if len(counts) < 2:
+def _everybody(_: NodeScan) -> str | None:
+    return None
+
+
+def _differs(scan: Scan, thing: str, told: Told, among: Told = _everybody) -> Iterator[Sighting]:
+    """The odd nodes, against what most have; every node where no value has most of them.
+
+    among: nodes of which this says the same are compared with each other, and with no others.
+    """
+    groups: dict[str | None, dict[str, str]] = defaultdict(dict)
+    for node in scan.nodes:
+        if (value := told(node)) is not None:
+            groups[among(node)][node.node] = value
+    for values in groups.values():
+        yield from _odd_ones(thing, values)
+
+
+def _odd_ones(thing: str, values: Mapping[str, str]) -> Iterator[Sighting]:
+    sides: dict[str, list[str]] = defaultdict(list)
+    for name, value in values.items():
+        sides[value].append(name)
+    if len(sides) < 2:
         return
-    (usual, most), (_, second) = counts.most_common(2)
+    (usual, most), (_, second) = Counter({value: len(names) for value, names in sides.items()}).most_common(2)
     if most == second:
-        what = f"nodes differ in {thing}: " + "; ".join(
-            f"{_clipped(value)} on {_folded(name for name, own in values.items() if own == value)}"
-            for value in counts
-        )
+        shown = [f"{_clipped(value)} on {spelled(names)}" for value, names in list(sides.items())[:_SIDES]]
+        more = f"; and {len(sides) - _SIDES} more" if len(sides) > _SIDES else ""
+        what = f"nodes differ in {thing}: {'; '.join(shown)}{more}"
         yield from (Sighting(what, name) for name in values)
         return
     for name, value in values.items():
@@ -43,18 +63,21 @@ def _differs(scan: Scan, thing: str, told: Told) -> Iterator[Sighting]:
 
 
 def _clipped(text: str) -> str:
-    return text if len(text) <= _LENGTH_LIMIT else text[: _LENGTH_LIMIT - 3] + "..."
-
-
-def _folded(names: Iterable[str]) -> str:
-    names = list(names)
-    return fold(names) if all(is_node_name(name) for name in names) else ", ".join(names)
+    if len(text) <= _LENGTH_LIMIT:
+        return text
+    cut = text[: _LENGTH_LIMIT - 3]
+    return cut + ("..." if cut.count("`") % 2 == 0 else "...`")
 
 
 def _nccl(node: NodeScan) -> str | None:
     return node.torch_nccl or next(
         (library.version for library in node.nccl_libraries if library.version), None
     )
+
+
+def _source_of_nccl(node: NodeScan) -> str | None:
+    """Where `_nccl` has its word from: what torch brings on one node is not to be held against another's system."""
+    return "torch" if node.torch_nccl else "system"
 
 
 def _gpus(node: NodeScan) -> str | None:
@@ -81,6 +104,28 @@ def _nic_speeds(node: NodeScan) -> str | None:
     return ", ".join(f"{count} x {what}" for what, count in sorted(counted.items())) or None
 
 
+def _rdma_cards(node: NodeScan) -> str | None:
+    """RDMA ports by the card's type, up or down: a port that is down or slow is told by the rules about ports."""
+    counted = Counter(
+        device.type or device.driver or "RDMA device"
+        for device in node.rdma
+        if not device.is_virtual_function
+    )
+    if not counted:
+        return "none" if node.nics and not rdma_names(node) else None
+    return ", ".join(f"{count} x {what}" for what, count in sorted(counted.items()))
+
+
+def _types(node: NodeScan) -> str | None:
+    return _joined(device.type or device.board for device in node.rdma)
+
+
+def _nics_differ(scan: Scan) -> Iterator[Sighting]:
+    told = _rdma_cards if any(node.rdma for node in scan.nodes) else _nic_speeds
+    # Nodes without GPUs are for other things, and have other cards.
+    return _differs(scan, "NICs", told, lambda node: "with GPUs" if gpu_count(node) else None)
+
+
 def _rdma_firmware(node: NodeScan) -> str | None:
     by_type = {(device.type or device.board, device.firmware) for device in node.rdma if device.firmware}
     return _joined(f"{kind or 'RDMA device'} {firmware}" for kind, firmware in by_type)
@@ -95,42 +140,58 @@ def _links(node: NodeScan) -> str | None:
 
 
 def _active_nvlinks(node: NodeScan) -> str | None:
-    counts = [sum(link.is_active is True for link in gpu.links) for gpu in node.nvlinks]
-    return (
-        ", ".join(f"{count} GPUs with {links} links" for links, count in sorted(Counter(counts).items()))
-        or None
-    )
+    """None where some of the node's own links are down, which is a finding of its own."""
+    if missing_links(node):
+        return None
+    counts = Counter(sum(link.is_active is True for link in gpu.links) for gpu in node.nvlinks)
+    return ", ".join(f"{count} GPUs with {links} links" for links, count in sorted(counts.items())) or None
 
 
-def _system_files(node: NodeScan) -> str | None:
+_OF_ONE_NODE = frozenset({"NCCL_VERSION", "NCCL_HOSTID"})
+"""Base images name their own package's version so, which NCCL does not read; the other is meant to differ."""
+
+
+def _system_files(node: NodeScan) -> frozenset[str] | None:
     """What /etc/nccl.conf sets, by content: whitespace and order mean nothing to NCCL."""
     files = [file for file in node.nccl_files if file.path.endswith("/etc/nccl.conf")]
     if not files:
         return None
-    settings = sorted(f"{setting.name}={setting.value}" for file in files for setting in file.settings)
-    return " ".join(settings) or "nothing"
+    return frozenset(f"{setting.name}={setting.value}" for file in files for setting in file.settings)
+
+
+def _environment(node: NodeScan) -> frozenset[str] | None:
+    pairs = (f"{name}={value}" for name, value in node.nccl_environment if name not in _OF_ONE_NODE)
+    return frozenset(pairs) or None
+
+
+def _settings_differ(
+    scan: Scan, thing: str, told: Callable[[NodeScan], frozenset[str] | None]
+) -> tuple[list[Sighting], set[str]]:
+    """The odd nodes by what they do not have in common with all others, and the names in which nodes differ."""
+    found = {node.node: settings for node in scan.nodes if (settings := told(node)) is not None}
+    common = frozenset.intersection(*found.values()) if found else frozenset()
+    own = {
+        name: ", ".join(f"`{setting}`" for setting in sorted(settings - common)) or "none of it"
+        for name, settings in found.items()
+    }
+    names = {setting.split("=")[0] for settings in found.values() for setting in settings - common}
+    return list(_odd_ones(thing, own)), names
 
 
 def _system_files_differ(scan: Scan) -> Iterator[Sighting]:
     """As bad as the worst variable in which nodes differ: some must be the same on all ranks, others need not."""
-    found = list(_differs(scan, "/etc/nccl.conf", _system_files))
-    told = {frozenset(value.split()) for node in scan.nodes if (value := _system_files(node)) is not None}
-    differing = frozenset.union(*told) - frozenset.intersection(*told) if told else frozenset()
-    names = {setting.split("=")[0] for setting in differing}
+    found, names = _settings_differ(scan, "`/etc/nccl.conf`", _system_files)
     variables = [catalogue()[name] for name in names if name in catalogue()]
     severity = Severity.ERROR if any(v.must_match_across_ranks for v in variables) else Severity.WARNING
     return (msgspec.structs.replace(sighting, severity=severity) for sighting in found)
 
 
+def _environments_differ(scan: Scan) -> Iterator[Sighting]:
+    return iter(_settings_differ(scan, "NCCL environment", _environment)[0])
+
+
 def _module(name: str, node: NodeScan) -> str | None:
     return next((version for module, version in node.host.modules if module == name and version), None)
-
-
-def _memlock(node: NodeScan) -> str | None:
-    limit = node.host.memlock_bytes
-    if limit is None:
-        return None
-    return "unlimited" if limit < 0 else f"{limit} bytes"
 
 
 def _memory(node: NodeScan) -> str | None:
@@ -140,21 +201,9 @@ def _memory(node: NodeScan) -> str | None:
     return f"{round(node.memory_bytes / (16 << 30)) * 16} GiB"
 
 
-def _governor(node: NodeScan) -> str | None:
-    return _joined(name for name, _ in node.host.governors)
-
-
-def _environment(node: NodeScan) -> str | None:
-    if not node.nccl_environment:
-        return None
-    # Base images name their own package's version so; NCCL does not read it.
-    pairs = (f"{name}={value}" for name, value in node.nccl_environment if name != "NCCL_VERSION")
-    return " ".join(sorted(pairs)) or None
-
-
 _E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTICE
 _ENV_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-_TROUBLE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+_TROUBLE = "NVIDIA/nccl: docs/userguide/source/troubleshooting/networking_troubleshooting.rst"
 _GPUDIRECT = "https://docs.nvidia.com/cuda/gpudirect-rdma/"
 _NCCL_INIT = "NVIDIA/nccl: src/init.cc (ranks exchange and compare version, CPU and GPU facts at start-up)"
 
@@ -166,11 +215,12 @@ def _rule(
     thing: str,
     told: Told,
     *,
+    among: Told = _everybody,
     why: str,
     fix: tuple[str, ...],
     source: str,
 ) -> Rule:
-    return Rule(id, title, severity, why, fix, source, lambda scan: _differs(scan, thing, told))
+    return Rule(id, title, severity, why, fix, source, lambda scan: _differs(scan, thing, told, among))
 
 
 RULES: tuple[Rule, ...] = (
@@ -180,18 +230,21 @@ RULES: tuple[Rule, ...] = (
         _E,
         "NCCL",
         _nccl,
-        why="ranks of one job compare their versions at start-up and a mismatch ends it or, between close versions, "
-        "lets each choose algorithms by other rules",
+        among=_source_of_nccl,
+        why="ranks of one job compare their versions at start-up, and a mismatch ends the job: "
+        "`Mismatched NCCL version detected`",
         fix=("install the same torch or the same NCCL package on every node, or use one container image",),
         source=_NCCL_INIT,
     ),
     _rule(
         "drift-torch",
         "nodes use different versions of torch",
-        _W,
+        _N,
         "torch",
         lambda node: node.torch,
-        why="torch brings its own NCCL, and ranks of one job must not mix them",
+        among=_nccl,
+        why="the NCCL that they bring is the same, but what calls it is not: bucket sizes, streams and watchdogs "
+        "change with torch, so ranks of one job may wait for each other",
         fix=("use one environment or one container image on every node",),
         source="https://pytorch.org/docs/stable/distributed.html",
     ),
@@ -201,8 +254,8 @@ RULES: tuple[Rule, ...] = (
         _W,
         "NVIDIA driver",
         lambda node: node.driver,
-        why="the driver decides on peer access, NVLink multicast and GPUDirect: what is fast on one node may be off on "
-        "the other, and the slowest rank sets the pace",
+        why="the driver decides on peer access, NVLink multicast and GPUDirect: what is fast on one node may "
+        "be off on the other, and the slowest rank sets the pace",
         fix=("bring the odd nodes to the version of the others, then reboot them",),
         source="https://docs.nvidia.com/deploy/cuda-compatibility/",
     ),
@@ -212,8 +265,8 @@ RULES: tuple[Rule, ...] = (
         _W,
         "GPUs",
         _gpus,
-        why="NCCL plans channels for the weakest GPU of a communicator; a node with fewer GPUs "
-        "has often lost one",
+        why="NCCL plans channels for the weakest GPU of a communicator; a node with fewer GPUs has often "
+        "lost one",
         fix=(
             "`nvidia-smi -L` on the odd nodes; where a GPU is gone, `dmesg | grep -i xid` says why",
             "keep different models in different jobs",
@@ -226,6 +279,7 @@ RULES: tuple[Rule, ...] = (
         _N,
         "VBIOS",
         lambda node: _joined(gpu.vbios for gpu in node.gpu_health),
+        among=_gpus,
         why="power and clock tables live in it, so that GPUs of one model may run at different speeds",
         fix=("ask the vendor whether the odd nodes should be brought to the same firmware",),
         source="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
@@ -236,10 +290,11 @@ RULES: tuple[Rule, ...] = (
         _W,
         "links between GPUs (`nvidia-smi topo -m`)",
         _links,
+        among=_gpus,
         why="NCCL builds one set of rings and trees for all nodes from the least that every node has",
         fix=(
-            "compare `nvidia-smi topo -m` of an odd node with a usual one; look for NVLinks that are down, cards in "
-            "other slots, and other BIOS settings (NPS, ACS)",
+            "compare `nvidia-smi topo -m` of an odd node with a usual one; look for NVLinks that are down, "
+            "cards in other slots, and other BIOS settings (NPS, ACS)",
         ),
         source="NVIDIA/nccl: src/init.cc (graphs are reduced to what all ranks have)",
     ),
@@ -249,6 +304,7 @@ RULES: tuple[Rule, ...] = (
         _E,
         "active NVLinks",
         _active_nvlinks,
+        among=_gpus,
         why="bandwidth within the odd node is lower, and every collective that spans it waits for it",
         fix=(
             "`nvidia-smi nvlink -s` on the odd nodes; `dmesg | grep -i xid` for Xid 74",
@@ -256,17 +312,17 @@ RULES: tuple[Rule, ...] = (
         ),
         source="https://docs.nvidia.com/deploy/xid-errors/",
     ),
-    _rule(
+    Rule(
         "drift-nics",
-        "nodes have different NICs up",
+        "nodes have different NICs",
         _W,
-        "NICs",
-        _nic_speeds,
-        why="a collective's bandwidth between nodes is that of the node with the fewest or slowest ports",
-        fix=(
-            "`ibstat` or `ip -br link` on the odd nodes: look for a port that is down or trained to a lower rate",
+        "a collective's bandwidth between nodes is that of the node with the fewest or slowest ports",
+        (
+            "`ls /sys/class/infiniband` and `lspci | grep -iE 'infiniband|ethernet'` on the odd nodes: look for a card "
+            "that is gone or of another model",
         ),
-        source=_TROUBLE,
+        _TROUBLE,
+        _nics_differ,
     ),
     _rule(
         "drift-nic-firmware",
@@ -274,6 +330,7 @@ RULES: tuple[Rule, ...] = (
         _W,
         "NIC firmware",
         _rdma_firmware,
+        among=_types,
         why="adaptive routing, congestion control and PCIe behaviour change with it",
         fix=("`mlxfwmanager --query` on an odd node; bring it to the version of the others",),
         source=_GPUDIRECT,
@@ -314,9 +371,10 @@ RULES: tuple[Rule, ...] = (
         _N,
         "CPU",
         lambda node: node.cpu.model,
+        among=lambda node: node.cpu.vendor,
         why="proxy threads and small messages run on the CPU: the slowest sets the pace",
         fix=("nothing to do where it is meant; keep such nodes apart when comparing measurements",),
-        source=_TROUBLE,
+        source="NVIDIA/nccl: docs/userguide/source/troubleshooting/performance_and_tuning.rst",
     ),
     _rule(
         "drift-memory",
@@ -326,67 +384,24 @@ RULES: tuple[Rule, ...] = (
         _memory,
         why="a node that lost a memory module often lost bandwidth of a whole channel, too",
         fix=("`dmidecode -t memory` on the odd nodes; look for an empty or disabled slot",),
-        source=_TROUBLE,
+        source="https://docs.kernel.org/driver-api/edac.html",
     ),
     Rule(
         "drift-nccl-conf",
-        "nodes have different /etc/nccl.conf",
+        "nodes have different `/etc/nccl.conf`",
         _E,
         "ranks with different algorithms, protocols or transports disagree about what to send: a hang, or worse",
         ("compare the files and make them the same; `topo-tune apply` writes all nodes of a wave alike",),
         _ENV_GUIDE,
         _system_files_differ,
     ),
-    _rule(
+    Rule(
         "drift-nccl-environment",
         "nodes have different NCCL variables in their environment",
         _W,
-        "NCCL environment",
-        _environment,
-        why="what a node's login sets reaches jobs that start there, and ranks then differ",
-        fix=("find who sets it: `topo-tune scan` lists every variable with its file and line",),
-        source=_ENV_GUIDE,
-    ),
-    _rule(
-        "drift-iommu",
-        "nodes differ in IOMMU mode",
-        _W,
-        "IOMMU",
-        lambda node: node.host.iommu,
-        why="a translating IOMMU slows or breaks GPUDirect on that node alone",
-        fix=("compare /proc/cmdline and the BIOS setting; make them the same and reboot",),
-        source=_TROUBLE,
-    ),
-    _rule(
-        "drift-memlock",
-        "nodes differ in how much memory may be locked",
-        _W,
-        "memlock limit",
-        _memlock,
-        why="RDMA registers memory: a job that starts everywhere fails on the node with the small limit",
-        fix=(
-            "set `LimitMEMLOCK=infinity` for sshd and slurmd, and `* - memlock unlimited` in /etc/security/limits.conf",
-        ),
-        source=_TROUBLE,
-    ),
-    _rule(
-        "drift-governor",
-        "nodes differ in CPU governor",
-        _N,
-        "CPU governor",
-        _governor,
-        why="proxy threads on a slow clock delay every message of the node",
-        fix=("`cpupower frequency-set -g performance` on the odd nodes",),
-        source="https://docs.kernel.org/admin-guide/pm/cpufreq.html",
-    ),
-    _rule(
-        "drift-mig",
-        "MIG is on for some nodes only",
-        _W,
-        "MIG",
-        lambda node: _joined(("on" if gpu.mig else "off") for gpu in node.gpu_health if gpu.mig is not None),
-        why="a GPU in MIG mode gives a rank a part of itself, without NVLink",
-        fix=("`nvidia-smi -mig 0` on the odd nodes once they are drained, then reset the GPUs",),
-        source="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
+        "what a node's login sets reaches jobs that start there, and ranks then differ",
+        ("find who sets it: `topo-tune scan` lists every variable with its file and line",),
+        _ENV_GUIDE,
+        _environments_differ,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 
 from topo_tune.errors import InputError, did_you_mean
@@ -56,20 +57,21 @@ def _folded(rule: Rule, scan: Scan) -> list[Finding]:
 
 def _evidence(sightings: list[Sighting]) -> tuple[str, ...]:
     """Lines in order, each with its node where several nodes have lines of their own."""
-    nodes: dict[str, list[str]] = {}
+    nodes: dict[str, dict[str, None]] = {}
     for sighting in sightings:
         for line in sighting.evidence:
-            seen = nodes.setdefault(line, [])
-            if sighting.node is not None and sighting.node not in seen:
-                seen.append(sighting.node)
-    everybody = list(dict.fromkeys(s.node for s in sightings if s.node is not None))
+            seen = nodes.setdefault(line, {})
+            if sighting.node is not None:
+                seen[sighting.node] = None
+    everybody = len({sighting.node for sighting in sightings} - {None})
+    told = _EVIDENCE_LIMIT if len(nodes) <= _EVIDENCE_LIMIT else _EVIDENCE_LIMIT - 1
+    # Only what is told is put into words: spelling sets of nodes takes time.
     lines = [
-        line if len(everybody) < 2 or on == everybody else f"{_named(on)}: {line}"
-        for line, on in nodes.items()
+        line if everybody < 2 or len(on) == everybody else f"{_named(list(on))}: {line}"
+        for line, on in itertools.islice(nodes.items(), told)
     ]
-    if len(lines) > _EVIDENCE_LIMIT:
-        left_out = len(lines) - (_EVIDENCE_LIMIT - 1)
-        lines = [*lines[: _EVIDENCE_LIMIT - 1], f"and {left_out} more like these"]
+    if len(nodes) > told:
+        lines.append(f"and {len(nodes) - told} more like these")
     return tuple(lines)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
+from topo_tune.findings.remembered import remembered
 from topo_tune.records.hardware import PciDevice
+from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.network import RdmaDevice
 from topo_tune.records.scan import NodeScan
 
@@ -19,6 +20,7 @@ _CONSUMER_NAMES = re.compile(r"GeForce|TITAN|\bRTX [2-5]0[5-9]0\b|\bGTX\b")
 RDMA_KINDS = ("infiniband", "roce")
 
 
+@remembered
 def is_virtual(node: NodeScan) -> bool:
     """Whether it is a virtual machine, as far as is known: PCI trees, ACS and IOMMU are then the hypervisor's."""
     if node.host.hypervisor is not None:
@@ -26,6 +28,7 @@ def is_virtual(node: NodeScan) -> bool:
     return any(device.vendor_id in _VIRTUAL_VENDORS for device in node.pci)
 
 
+@remembered
 def is_grace(node: NodeScan) -> bool:
     """Whether GPUs hang at NVIDIA CPUs by C2C, where PCIe is not their way and the IOMMU belongs to the design."""
     cpu = node.cpu
@@ -59,16 +62,38 @@ def gpu_count(node: NodeScan) -> int:
     return len(pci_gpus(node))
 
 
+@remembered
 def pci_gpus(node: NodeScan) -> tuple[PciDevice, ...]:
     """NVIDIA GPUs on the PCI bus."""
     return tuple(device for device in node.pci if device.kind == "gpu" and device.is_of("10de", "NVIDIA"))
 
 
+@remembered
 def rdma_names(node: NodeScan) -> tuple[str, ...]:
     """RDMA devices that NCCL's own transport can use."""
     names = [device.name for device in node.rdma if device.driver != "efa"]
     names += [nic.name for nic in node.nics if nic.kind in RDMA_KINDS]
     return tuple(dict.fromkeys(names))
+
+
+_PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
+
+
+def lacks_direct_rdma(node: NodeScan) -> bool:
+    """Whether RDMA devices have no known way into GPU memory; False where the loaded modules were not told."""
+    modules = dict(node.host.modules)
+    has_way = any(name in modules for name in _PEER_MEMORY) or node.host.dma_buf is True
+    # The NVIDIA module in the list shows that modules were told at all.
+    return "nvidia" in modules and not has_way and bool(rdma_names(node)) and has_data_center_gpus(node)
+
+
+def joins_all_by_nvlink(matrix: TopologyMatrix | None) -> bool | None:
+    """Whether NVLink joins every two GPUs; None where the matrix does not tell."""
+    if matrix is None or len(matrix.gpus) < 2:
+        return None
+    count = len(matrix.gpus)
+    words = [matrix.links[i][j] for i in range(count) for j in range(count) if i != j]
+    return None if "?" in words else all(word.startswith("NV") for word in words)
 
 
 def rate_gbit_per_s(node: NodeScan, device: PciDevice) -> float | None:
@@ -85,38 +110,6 @@ def rate_gbit_per_s(node: NodeScan, device: PciDevice) -> float | None:
     ]
     # The same port may appear as a network interface and as an RDMA device.
     return max(speeds) if speeds else None
-
-
-def above(node: NodeScan, device: PciDevice) -> Iterator[PciDevice]:
-    """The bridges between a device and its CPU, the nearest first."""
-    by_address = {one.address: one for one in node.pci}
-    seen = {device.address}
-    parent = device.parent
-    while parent is not None and parent in by_address and parent not in seen:
-        seen.add(parent)
-        yield by_address[parent]
-        parent = by_address[parent].parent
-
-
-def below(node: NodeScan, bridge: PciDevice) -> tuple[PciDevice, ...]:
-    """GPUs and network cards under a bridge."""
-    return tuple(
-        device
-        for device in node.pci
-        if device.kind in ("gpu", "nic") and any(one.address == bridge.address for one in above(node, device))
-    )
-
-
-def nccl_value(node: NodeScan, name: str) -> str | None:
-    """The value of an NCCL variable by the order in which NCCL takes it: environment, then files; None where unset."""
-    for known, value in node.nccl_environment:
-        if known == name:
-            return value
-    for file in node.nccl_files:
-        for setting in file.settings:
-            if setting.name == name:
-                return setting.value
-    return None
 
 
 def nccl_version(node: NodeScan) -> tuple[int, ...] | None:

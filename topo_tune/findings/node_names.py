@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from topo_tune.findings.remembered import remembered
 from topo_tune.records.nodeset import fold, is_node_name
 from topo_tune.records.scan import NodeScan
 
@@ -16,10 +17,11 @@ def short_name(name: str) -> str:
     return name if _ADDRESS.fullmatch(name) else name.split(".", 1)[0].casefold()
 
 
-def aliases(node: NodeScan) -> set[str]:
+@remembered
+def aliases(node: NodeScan) -> frozenset[str]:
     """Every short name and address that a file may know a scanned node by."""
     addresses = {address.split("/", 1)[0] for nic in node.nics for address in nic.addresses}
-    return {short_name(node.node), short_name(node.hostname), *addresses}
+    return frozenset({short_name(node.node), short_name(node.hostname), *addresses})
 
 
 def has_gpus(node: NodeScan) -> bool:

@@ -16,15 +16,7 @@ from topo_tune.findings import (
 )
 from topo_tune.findings.rule import Rule
 
-RULES: tuple[Rule, ...] = (
-    *gpus.RULES,
-    *kernel.RULES,
-    *pci.RULES,
-    *host.RULES,
-    *network.RULES,
-    *nccl_files.RULES,
-    *jobs.RULES,
-    *cluster.RULES,
-    *settings.RULES,
-    *drift.RULES,
-)
+THEMES = (gpus, kernel, pci, host, network, nccl_files, jobs, cluster, settings, drift)
+"""The modules that hold rules, in the order in which findings of one severity are told."""
+
+RULES: tuple[Rule, ...] = tuple(rule for theme in THEMES for rule in theme.RULES)

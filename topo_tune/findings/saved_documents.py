@@ -7,8 +7,9 @@ from pathlib import PurePosixPath
 from typing import TypeVar
 
 from topo_tune.findings.in_force import in_force
+from topo_tune.findings.remembered import remembered
 from topo_tune.records.document import Document
-from topo_tune.records.scan import Scan
+from topo_tune.records.scan import NodeScan, Scan
 
 _Body = TypeVar("_Body")
 
@@ -20,9 +21,19 @@ def of_kind(scan: Scan, kind: type[_Body]) -> Iterator[tuple[Document, _Body]]:
             yield document, document.body
 
 
+@remembered
+def _by_name(scan: Scan) -> dict[str, NodeScan]:
+    return {node.node: node for node in reversed(scan.nodes)}
+
+
+def node_of(scan: Scan, document: Document) -> NodeScan | None:
+    """The scanned node that a document lay beside."""
+    return _by_name(scan).get(document.node)
+
+
 def is_named_by(scan: Scan, document: Document, variable: str) -> bool:
     """Whether the document's node has the variable set to a file of the same name: then NCCL reads it there."""
-    node = scan.node(document.node)
+    node = node_of(scan, document)
     setting = None if node is None else in_force(node, variable)
     return setting is not None and PurePosixPath(setting.value).name == PurePosixPath(document.file).name
 

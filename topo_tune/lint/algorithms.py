@@ -103,7 +103,7 @@ def _without_algorithm(setting: Setting, groups: tuple[Group, ...]) -> Iterator[
     if not empty:
         return
     only_allreduce = "allreduce" not in empty and any(g.function is None for g in groups)
-    hint = f"`{setting.name}=allreduce:{setting.value.strip()[:60]}`" if only_allreduce else None
+    hint = quoted(f"{setting.name}=allreduce:{setting.value.strip()}") if only_allreduce else None
     if len(groups) > 1:
         hint = None
     text = f"no algorithm is left for {_and(empty)}: these calls fail with `invalid usage`"

@@ -11,9 +11,8 @@ from topo_tune.lint.names import names
 from topo_tune.lint.setting import Listing, Target
 from topo_tune.lint.together import together
 from topo_tune.lint.values import missing_paths, values
-from topo_tune.records.catalogue import catalogue_version, version_tuple
 
-LONGEST_TEXT = 1 << 19
+LONGEST_TEXT = 1 << 18
 """Characters that are read: more settings than anybody writes, and half a second of work at the worst."""
 
 MOST_SETTINGS = 2000
@@ -42,13 +41,6 @@ def lint(
         messages=tuple(found[:MOST_MESSAGES]),
         left_out=max(0, len(found) - MOST_MESSAGES),
     )
-
-
-def problems(text: str, version: tuple[int, ...] | None = None) -> list[tuple[int, str]]:
-    """What is wrong in an nccl.conf, for a scan of a node: (line, sentence), without notices."""
-    target = Target(version or version_tuple(catalogue_version()))
-    linted = lint(text, target, format=Format.CONF)
-    return [(said.line, said.text) for said in linted.messages if said.severity.value != "notice"]
 
 
 def _all_of(listing: Listing, target: Target, exists: Callable[[str], bool] | None) -> Iterator[Message]:

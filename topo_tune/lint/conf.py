@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterator
 
 from topo_tune.lint.message import Format, Message, message, quoted
-from topo_tune.lint.setting import Listing, Setting, Target
+from topo_tune.lint.setting import LONGEST_PART, Listing, Setting, Target
 from topo_tune.on_node.nccl_conf import COMMENTS_SINCE
 from topo_tune.records.finding import Severity
 
 CARRIAGE_RETURN_DROPPED_SINCE = (2, 30, 3)
 LONGEST_LINE = 4095
-LONGEST_PART = 1023
+"""Characters read at once, from the same version on; before, a line could have any length."""
+
 _BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
 _WORD_IN_FRONT = re.compile(r"\s*(export|set|setenv|declare(?:\s+-\w+)*|-x|-e|--env|env|ENV)\s+(?=\S)")
 _LINE = re.compile(r"[^\n]+")
@@ -40,7 +41,7 @@ def read_conf(text: str, target: Target) -> Listing:
         elif "=" not in content:
             without_equals.append(number)
         else:
-            setting, said = _setting(number, content)
+            setting, said = _setting(number, content, target)
             settings.append(setting)
             messages += said
     if without_equals:
@@ -48,7 +49,7 @@ def read_conf(text: str, target: Target) -> Listing:
     return Listing(Format.CONF, tuple(settings), tuple(messages))
 
 
-def _setting(line: int, content: str) -> tuple[Setting, list[Message]]:
+def _setting(line: int, content: str, target: Target) -> tuple[Setting, list[Message]]:
     raw_name, value = content.split("=", 1)
     name, said = raw_name, []
     if line == 1 and name.startswith(_BYTE_ORDER_MARK):
@@ -69,16 +70,16 @@ def _setting(line: int, content: str) -> tuple[Setting, list[Message]]:
     if name.strip() != name and (in_front is None or name.rstrip() != name):
         text = f"NCCL keeps the space around the name {quoted(bare)}, so the line has no effect"
         said.append(setting.about_name("space-around-name", text, "remove the space"))
-    said += _limits(setting, content, raw_name)
+    said += _limits(setting, content, raw_name, target)
     return setting, said
 
 
-def _limits(setting: Setting, content: str, raw_name: str) -> Iterator[Message]:
+def _limits(setting: Setting, content: str, raw_name: str, target: Target) -> Iterator[Message]:
     """What is cut at a buffer's end or at a NUL."""
     if "\0" in content:
         text = "the line holds a NUL, at which NCCL stops reading it"
         yield setting.about_name("nul-byte", text, "remove it, or save the file as plain UTF-8 text")
-    if len(content) > LONGEST_LINE:
+    if len(content) > LONGEST_LINE and target.version >= CARRIAGE_RETURN_DROPPED_SINCE:
         text = f"the line has {len(content)} characters; NCCL reads {LONGEST_LINE} and takes the rest for a new line"
         yield setting.about_name("too-long", text)
     elif len(raw_name) > LONGEST_PART or len(setting.value) > LONGEST_PART:

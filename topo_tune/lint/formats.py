@@ -15,20 +15,26 @@ from topo_tune.lint.yaml_env import read_yaml
 _NAMES_OF_CONF = {"nccl.conf", ".nccl.conf"}
 """What NCCL opens; a file of this name is read as NCCL reads it, whatever is in it."""
 
+_ENDINGS = {
+    Format.SHELL: (".sh", ".bash", ".sbatch", ".slurm"),
+    Format.YAML: (".yaml", ".yml"),
+}
 _ENV_FILE_NAMES = re.compile(r"(?:.*\.)?env(?:\.list|-file)?")
 _YAML = re.compile(
-    r"(?m)^[ \t]*(?:-[ \t]*\{?[ \t]*[\"']?name[\"']?:[ \t]*[\"']?\w*nccl|[\"']?\w*nccl_\w+[\"']?[ \t]*:"
+    r"(?m)^[ \t]*(?:-[ \t]*(?:\{[ \t]*)?[\"']?name[\"']?:[ \t]*[\"']?\w*nccl_|[\"']?\w*nccl_\w+[\"']?[ \t]*:"
     r"|apiVersion:|kind:[ \t]+\w)",
     re.IGNORECASE,
 )
-_SHEBANG = re.compile(r"\A\N{ZERO WIDTH NO-BREAK SPACE}?#!|(?m:^#SBATCH\b)")
-_EXPORT = re.compile(r"(?m)^[ \t]*(?:export|setenv|declare[ \t]+-\w+)[ \t]+\w*nccl_", re.IGNORECASE)
-_SHELL_CODE = re.compile(
-    r"(?m)^[ \t]*(?:mpirun|mpiexec|srun|torchrun|docker|python3?|if|for|source|set)[ \t]"
+_SCRIPT = re.compile(
+    r"\A\N{ZERO WIDTH NO-BREAK SPACE}?#!|(?m:^#SBATCH\b|^(?:FROM|ENV|RUN)[ \t]+\S"
+    r"|^[ \t]*(?:mpirun|mpiexec|srun|torchrun|docker|python3?|if|for|source|set[ \t]+-)[ \t])"
 )
+"""A script, a batch script, the lines of a Dockerfile, a command."""
+
+_EXPORT = re.compile(r"(?m)^[ \t]*(?:export|setenv|declare[ \t]+-\w+)[ \t]+\w*nccl_", re.IGNORECASE)
 _ARGUMENT = re.compile(
     r"(?m)^[ \t]*(?:-[ \t]+)?(?:[\[{]?[\"']\w*nccl_\w+=|-x[ \t]+\w|-x\w*nccl_|-e[ \t]+\w|--env[ =]"
-    r"|-[ \t]+\w*nccl_\w+=)",
+    r"|-[ \t]+\w*nccl_\w+=)|[\[,][ \t]*[\"']\w*nccl_\w+=",
     re.IGNORECASE,
 )
 _BARE = re.compile(r"(?m)^\w*nccl_\w+[ \t]*=", re.IGNORECASE)
@@ -39,7 +45,10 @@ def recognise(text: str, path: str = "-") -> Format:
     name = PurePath(path).name
     if name in _NAMES_OF_CONF or path.startswith("/etc/nccl/conf.d/"):
         return Format.CONF
-    if _SHEBANG.search(text):
+    for format, endings in _ENDINGS.items():
+        if name.endswith(endings):
+            return format
+    if _SCRIPT.search(text):
         return Format.SHELL
     if _YAML.search(text):
         return Format.YAML
@@ -49,9 +58,7 @@ def recognise(text: str, path: str = "-") -> Format:
     if exported and exported >= max(bare, arguments):
         return Format.SHELL
     if arguments > bare:
-        return Format.SHELL if _SHELL_CODE.search(text) else Format.ARGS
-    if not bare and _SHELL_CODE.search(text):
-        return Format.SHELL
+        return Format.ARGS
     return Format.ENV_FILE if _ENV_FILE_NAMES.fullmatch(name) else Format.CONF
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from topo_tune.errors import InputError
 
-_NAME = re.compile(rb"(?<![A-Z0-9_])NCCL_[A-Z0-9][A-Z0-9_]{1,62}(?![A-Za-z0-9_])")
+_NAME = re.compile(rb"(?<![A-Z0-9_])NCCL_[A-Z0-9_]{1,62}[A-Z0-9](?![A-Za-z0-9_])")
 _VERSION = re.compile(rb"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 _ELF = b"\x7fELF"
 FEWEST_NAMES = 20

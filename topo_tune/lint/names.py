@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from topo_tune.lint.message import Format, Message, quoted
-from topo_tune.lint.owners import FRAMEWORK_NAMES, PYTORCH_OLD_NAMES, Owner, owner_of
+from topo_tune.lint.owners import BUILD_NAMES, FRAMEWORK_NAMES, PYTORCH_OLD_NAMES, Owner, owner_of
 from topo_tune.lint.setting import Listing, Setting, Target, listed
 from topo_tune.records.catalogue import Misnomer, Variable, catalogue, misnomer_of, other_live_names
 from topo_tune.records.finding import Severity
@@ -51,10 +51,14 @@ def names(listing: Listing, target: Target) -> Iterator[Message]:
     looked_up: set[str] = set()
     for setting in listing.settings:
         upper = setting.name.upper()
+        if _is_of_the_script(setting, listing.format):
+            continue
         if owner := owner_of(setting.name):
             plugins[owner.who].append(setting)
         elif setting.name != upper and (is_known(upper) or upper.startswith(_PREFIX)):
             yield _lower_case(setting, upper)
+        elif setting.name in BUILD_NAMES:
+            strangers.append(setting)
         elif setting.name.startswith(_PREFIX):
             looked_up.add(setting.name)
             yield from name_of_nccl(setting, listing.format, target, suggest=len(looked_up) <= _SUGGESTIONS)
@@ -69,6 +73,18 @@ def names(listing: Listing, target: Target) -> Iterator[Message]:
         yield _of_plugin(settings)
     if strangers:
         yield _not_nccl(strangers)
+
+
+def _is_of_the_script(setting: Setting, format: Format) -> bool:
+    """Whether a script or an image uses the name for itself: `NCCL_HOME=/usr`, `nccl_tests=...`."""
+    if format is Format.CONF:
+        return False
+    is_local = not setting.is_passed and not is_known(setting.name)
+    return (
+        is_local
+        or setting.name in BUILD_NAMES
+        or not (is_known(setting.name.upper()) or setting.name.isupper())
+    )
 
 
 def is_known(name: str) -> bool:
@@ -110,7 +126,9 @@ def _of_another_version(setting: Setting, variable: Variable, target: Target) ->
     text = f"{quoted(setting.name)} was last read by NCCL {variable.until}"
     if setting.name in RENAMED:
         return setting.about_name("renamed-name", text, f"use `{RENAMED[setting.name]}`")
-    return setting.about_name("removed-name", text, variable.notes)
+    return setting.about_name(
+        "removed-name", text, (variable.notes[:1].lower() + variable.notes[1:]).rstrip(".")
+    )
 
 
 def _unknown(setting: Setting, format: Format, *, suggest: bool) -> Message:

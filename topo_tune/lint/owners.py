@@ -76,6 +76,25 @@ ones; NCCL_AVOID_RECORD_STREAMS is not read under its old name any more.
 FRAMEWORK_NAMES = frozenset({*PYTORCH_OLD_NAMES, "NCCL_TIMEOUT"})
 """What frameworks read, or what people take for such: NCCL has no time limit of its own for a collective."""
 
+BUILD_NAMES = frozenset(
+    f"NCCL_{rest}"
+    for rest in (
+        *("DIR", "HOME", "INCLUDE", "INCLUDE_DIR", "INCLUDE_DIRS", "INCLUDE_PATH", "INSTALL_PATH", "LIB"),
+        *(
+            "LIBRARIES",
+            "LIBRARY",
+            "LIBRARY_PATH",
+            "LIB_DIR",
+            "LIB_PATH",
+            "PATH",
+            "ROOT",
+            "ROOT_DIR",
+            "VERSION",
+        ),
+    )
+)
+"""Where NCCL lies and which it is: asked by build systems, set by images of CUDA."""
+
 DEBUGGING_ONLY = frozenset(
     {
         "NCCL_ALGO",

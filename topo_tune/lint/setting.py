@@ -6,9 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from topo_tune.lint.message import Format, Message, message
+from topo_tune.lint.message import Format, Message, message, quoted
 from topo_tune.lint.number import read_number
 from topo_tune.records.finding import Severity
+
+LONGEST_PART = 1023
+"""Characters of a name or a value that NCCL takes from a file."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -24,6 +27,8 @@ class Setting(msgspec.Struct, frozen=True):
     """False when the value holds a variable, so that nobody can tell it from the text"""
     is_passed: bool = True
     """False for a shell variable that is not exported"""
+    scope: int = 0
+    """settings of different scopes reach different processes"""
 
     def about(
         self, rule: str, text: str, hint: str | None = None, *, severity: Severity | None = None
@@ -69,12 +74,15 @@ class Listing(msgspec.Struct, frozen=True):
     settings: tuple[Setting, ...]
     messages: tuple[Message, ...] = ()
 
-    def effective(self) -> Effective:
-        """Each name with the setting that wins: the first in nccl.conf, the last elsewhere."""
+    def effective(self) -> list[Effective]:
+        """Each name with the setting that wins, for each scope: the first in nccl.conf, the last elsewhere."""
         ordered: Iterable[Setting] = self.settings
         if self.format is Format.CONF:
             ordered = reversed(self.settings)
-        return Effective({setting.name: setting for setting in ordered})
+        scopes: dict[int, Effective] = {}
+        for setting in ordered:
+            scopes.setdefault(setting.scope, Effective())[setting.name] = setting
+        return list(scopes.values())
 
 
 class Effective(dict[str, Setting]):
@@ -90,7 +98,9 @@ class Effective(dict[str, Setting]):
     def word(self, name: str) -> str | None:
         """The value in lower case, or None where the name is not set or its value is not known."""
         setting = self.get(name)
-        return setting.value.strip().lower() if setting is not None and setting.is_plain else None
+        return (
+            setting.value[:LONGEST_PART].strip().lower() if setting is not None and setting.is_plain else None
+        )
 
     def starting(self, *prefixes: str) -> list[Setting]:
         """The settings whose names begin so, in the order of the text."""
@@ -100,7 +110,7 @@ class Effective(dict[str, Setting]):
 def listed(settings: Sequence[Setting], most: int = 4) -> str:
     """`A`, `B` and 3 more: the names of some settings, each once."""
     names = list(dict.fromkeys(setting.name for setting in settings))
-    shown = [f"`{name[:60]}`" for name in names[: most if len(names) > most + 1 else len(names)]]
+    shown = [quoted(name) for name in names[: most if len(names) > most + 1 else len(names)]]
     rest = len(names) - len(shown)
     if rest:
         return f"{', '.join(shown)} and {rest} more"

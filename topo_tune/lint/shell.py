@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from topo_tune.lint.message import Format, Message, message, quoted
+from topo_tune.lint.names import is_known
 from topo_tune.lint.setting import Listing, Setting
 from topo_tune.lint.words import Word, split_words
 
@@ -41,9 +42,11 @@ _LIST_MARK = re.compile(r"(?<=[\"']),(?=[ \t]*[\"'])|\[(?=[ \t]*[\"'])")
 _ITEM_LINE = re.compile(
     r"(?m)^[ \t]*(?P<quote>[\"'])[^\"'\n]*(?P=quote)(?P<end>[ \t]*)(?P<comma>,?)[ \t]*\r?$"
 )
-_LONGEST_INNER = 20_000
+_LONGEST_INNER = 20000
 """Characters of code in quotes that are read."""
 
+_HERE_DOCUMENT = re.compile(r"<<-?[ \t]*[\"']?([A-Za-z_]\w{0,40})[\"']?[^\n]*\n")
+_MOST_HERE_DOCUMENTS = 50
 _SRUN_EXPORT = re.compile(r"--export=(.*)", re.DOTALL)
 _NAME_ONLY = re.compile(r"[A-Z_][A-Z0-9_]*")
 
@@ -72,8 +75,13 @@ def read_shell(text: str) -> Listing:
         found, said = _of_command(command, exported)
         settings += found
         messages += said
+    bodies = list(_here_documents(text))
+    settings = [
+        replace(s, is_passed=s.is_passed or any(begin <= s.line < end for begin, end in bodies))
+        for s in settings
+    ]
     placed, moved = _placed(text, settings, messages)
-    unseen = [s.about_name(*_NOT_EXPORTED) for s in placed if not s.is_passed]
+    unseen = [s.about_name(*_NOT_EXPORTED) for s in placed if not s.is_passed and is_known(s.name)]
     return Listing(Format.SHELL, tuple(placed), (*_carriage_returns(text), *moved, *unseen))
 
 
@@ -96,6 +104,20 @@ _NOT_EXPORTED = (
     "a shell variable without `export`: programs started from this shell do not see it",
     "write `export` in front of it",
 )
+
+
+def _here_documents(text: str) -> Iterator[tuple[int, int]]:
+    """Begin and end of `cat > /etc/nccl.conf <<EOF` bodies: what they set is a file's, not the shell's."""
+    position = 0
+    for _ in range(_MOST_HERE_DOCUMENTS):
+        opened = _HERE_DOCUMENT.search(text, position)
+        if opened is None:
+            return
+        position = opened.end()
+        closed = re.compile(rf"(?m)^[ \t]*{opened.group(1)}[ \t]*\r?$").search(text, position)
+        if closed is not None:
+            yield position, closed.start()
+            position = closed.end()
 
 
 def _carriage_returns(text: str) -> Iterator[Message]:
@@ -191,7 +213,9 @@ def _of_command(words: Sequence[Word], exported: set[str] | None) -> tuple[list[
             setting = _assignment(part)
             if setting is None:
                 continue
-            if not is_passed and exported is not None and setting.name not in exported:
+            # What stands inside of a word is code, or options for a launcher.
+            is_local = not is_passed and part is word
+            if is_local and exported is not None and setting.name not in exported:
                 setting = replace(setting, is_passed=False)
             settings.append(setting)
             if splits:
@@ -217,13 +241,17 @@ def _parts(word: Word) -> Iterator[tuple[Word, str | None]]:
     if export is not None:
         yield from _of_srun(word, export)
     elif word.text[:1] == "-" and "=" in word.text:
-        begin = MENTIONS_NCCL.search(word.text)
-        at = begin.start() if begin else 0
+        mention = MENTIONS_NCCL.search(word.text)
+        at = mention.start() if mention else 0
         yield Word(word.text[at:], word.start + at, word.is_plain), None
-    elif any(c in word.text for c in " \t;") and _ASSIGNMENT.match(word.text) is None:
-        inner = word.text[:_LONGEST_INNER]
-        for command in split_words(inner, 0, len(inner)):
-            yield Word(command.text, word.start, command.is_plain and word.is_plain), None
+    elif any(c in word.text for c in " \t;"):
+        # Code in quotes, or options kept for later: `NCCL_ARGS="-x NCCL_X=1 -x NCCL_Y=2"`.
+        assigned = _ASSIGNMENT.match(word.text)
+        if assigned is not None:
+            yield word, None
+        begin = assigned.start(2) if assigned else 0
+        for inner in split_words(word.text, begin, min(len(word.text), begin + _LONGEST_INNER)):
+            yield Word(inner.text, word.start + inner.start, inner.is_plain and word.is_plain), None
     else:
         yield word, None
 

@@ -49,9 +49,9 @@ _OF_ONE_JOB = {
 
 def together(listing: Listing, target: Target) -> Iterator[Message]:
     """Everything about settings that meet in one text."""
-    effective = listing.effective()
-    for check in CHECKS:
-        yield from check(effective, target)
+    for effective in listing.effective():
+        for check in CHECKS:
+            yield from check(effective, target)
     yield from duplicates(listing)
     yield from for_one_job(listing)
 
@@ -60,9 +60,9 @@ def duplicates(listing: Listing) -> Iterator[Message]:
     """A name set twice. In shell code that is everyday: branches, defaults."""
     if listing.format is Format.SHELL:
         return
-    seen: dict[str, Setting] = {}
+    seen: dict[tuple[int, str], Setting] = {}
     for setting in listing.settings:
-        first = seen.setdefault(setting.name, setting)
+        first = seen.setdefault((setting.scope, setting.name), setting)
         if first is setting:
             continue
         wins = "the first wins" if listing.format is Format.CONF else "the last wins"
@@ -228,7 +228,7 @@ def _ll128(settings: Effective, target: Target) -> Iterator[Message]:
     setting = settings.get("NCCL_PROTO")
     if setting is None or not setting.is_plain or not setting.value.strip():
         return
-    groups = parsed(setting.value)
+    groups = parsed(settings.word("NCCL_PROTO") or "")
     if not any(("ll128" in group.words) != group.inverted for group in groups):
         return
     how = "a `^` list that leaves LL128 in" if any(g.inverted for g in groups) else "naming LL128"

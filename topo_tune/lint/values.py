@@ -10,7 +10,7 @@ from topo_tune.lint.grammar import GRAMMARS
 from topo_tune.lint.message import Format, Message, quoted
 from topo_tune.lint.number import Number, read_number
 from topo_tune.lint.ranges import out_of_range
-from topo_tune.lint.setting import Listing, Setting, Target
+from topo_tune.lint.setting import LONGEST_PART, Listing, Setting, Target
 from topo_tune.records.catalogue import Variable, catalogue
 from topo_tune.records.finding import Severity
 
@@ -68,6 +68,8 @@ def value_of(setting: Setting, format: Format, target: Target) -> Iterator[Messa
         return
     bare, said = _unwrapped(setting, format, variable)
     yield from said
+    # A value longer than NCCL's buffer is told of where it is read; what is left of it is checked.
+    bare = bare[:LONGEST_PART]
     if not bare or variable is None:
         return
     if _reads_number(variable):

@@ -18,15 +18,15 @@ _PIECE = re.compile(
     r"""(?P<continued>\\\r?\n)
     |'(?P<single>[^'\n]*)'
     |"(?P<double>(?:[^"\\\n]|\\.|\\\n)*)"
-    |(?P<arithmetic>\$\(\([^\n$`'"]*?\)\))
-    |(?P<variable>\$\{[^}\n]*\}|\$\([^()\n]*\)|\$\w+|\$|`[^`\n]*`?)
+    |(?P<arithmetic>\$\(\([^\n$`'"]{0,200}?\)\))
+    |(?P<variable>\$\{[^}\n]{0,200}\}|\$\([^()\n]{0,200}\)|\$\w+|\$|`[^`\n]*`?)
     |\\(?P<escaped>.)
     |(?P<plain>[^\s'"\\$`;&|()<>]+)
     |(?P<quote>['"\\])""",
     re.VERBOSE,
 )
 _IN_DOUBLE = re.compile(
-    r"\\(?P<escaped>[$`\"\\\n])|(?P<arithmetic>\$\(\([^\n$`'\"]*?\)\))|(?P<variable>[$`])"
+    r"\\(?P<escaped>[$`\"\\\n])|(?P<arithmetic>\$\(\([^\n$`'\"]{0,200}?\)\))|(?P<variable>[$`])"
 )
 _BLANK = re.compile(r"[ \t\r\f\v]+")
 _LARGEST_POWER = 64

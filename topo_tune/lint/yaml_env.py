@@ -5,6 +5,7 @@ Read line by line and not by a YAML parser: templates are read too, and every va
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -16,8 +17,14 @@ from topo_tune.lint.shell import MENTIONS_NCCL, read_args
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _QUOTED_NAME = rf"[\"']?(?P<name>{_NAME})[\"']?"
-_LIST_NAME = re.compile(rf"[ \t]*-?[ \t]*[\"']?name[\"']?:[ \t]+{_QUOTED_NAME}[ \t]*,?(?:#.*)?\r?$")
+_LIST_NAME = re.compile(rf"[ \t]*(?:-[ \t]*)?[\"']?name[\"']?:[ \t]+{_QUOTED_NAME}[ \t]*,?(?:#.*)?\r?$")
 _LIST_VALUE = re.compile(r"[ \t]*[\"']?value[\"']?:(?P<value>[ \t].*)?\r?$")
+_VALUE_FROM = re.compile(r"[ \t]*[\"']?valueFrom[\"']?:")
+_SCOPE = re.compile(
+    r"(?:---|[ \t]*(?:-[ \t]+)?[\"']?(?:env|environment|args|command|data|containers)[\"']?:)"
+)
+"""Where another container's environment may begin."""
+
 _FLOW = re.compile(
     rf"[ \t]*(?:-[ \t]*)?\{{[ \t]*[\"']?name[\"']?:[ \t]*{_QUOTED_NAME}[ \t]*,[ \t]*[\"']?value[\"']?:"
     r"(?P<value>[^}]*)\}"
@@ -34,6 +41,7 @@ _LINES_TO_A_VALUE = 3
 def read_yaml(text: str) -> Listing:
     """Settings of a YAML or JSON text; lines of another form are read as arguments or shell code."""
     lines = text.split("\n")
+    scopes = list(itertools.accumulate(bool(_SCOPE.match(line)) for line in lines))
     settings: list[Setting] = []
     messages: list[Message] = []
     for at, line in enumerate(lines):
@@ -49,7 +57,10 @@ def read_yaml(text: str) -> Listing:
         lines[at] = ""
     rest = read_args("\n".join(lines))
     everything = sorted([*settings, *rest.settings], key=lambda s: (s.line, s.column))
-    plain = tuple(replace(s, is_plain=s.is_plain and not _VARIABLE.search(s.value)) for s in everything)
+    plain = tuple(
+        replace(s, is_plain=s.is_plain and not _VARIABLE.search(s.value), scope=scopes[s.line - 1])
+        for s in everything
+    )
     return Listing(Format.YAML, plain, (*messages, *rest.messages))
 
 
@@ -62,13 +73,17 @@ def _setting(lines: list[str], at: int) -> tuple[Setting, bool] | None:
         for below in range(at + 1, min(at + 1 + _LINES_TO_A_VALUE, len(lines))):
             if value := _LIST_VALUE.match(lines[below]):
                 return _made(match, below, at, value), True
+            if _VALUE_FROM.match(lines[below]):
+                return _setting_without_value(match, at), True
             if lines[below].lstrip()[:1] != "#":
                 break
-        # `valueFrom`: the value is elsewhere.
-        return _setting_without_value(match, at), True
-    if match := _MAPPING.match(line):
-        return _made(match, at, at, match), False
-    return None
+        return None
+    match = _MAPPING.match(line)
+    # In lower case it is some program's own key.
+    is_name = (
+        match is not None and MENTIONS_NCCL.search(match.group("name")) and match.group("name").isupper()
+    )
+    return (_made(match, at, at, match), False) if match is not None and is_name else None
 
 
 def _made(name: re.Match[str], line: int, name_line: int, value: re.Match[str]) -> Setting:

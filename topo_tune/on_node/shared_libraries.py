@@ -70,14 +70,16 @@ def _sections(data: mmap.mmap) -> Dict[bytes, Span]:
     try:
         (table,) = struct.unpack_from("<Q", data, 0x28)
         size, count, names_at = struct.unpack_from("<HHH", data, 0x3A)
-        if not table or count > _SECTIONS_LIMIT or names_at >= count:
+        if not table or count > _SECTIONS_LIMIT or names_at >= count or table + size * count > len(data):
             return {}
         # sh_name, sh_type, sh_flags, sh_addr, sh_offset, sh_size
         headers = [struct.unpack_from("<IIQQQQ", data, table + size * i) for i in range(count)]
     except struct.error:
         return {}
     names_begin, names_end = _span(headers[names_at])
-    found = {}
+    found: Dict[bytes, Span] = {}
+    if names_end > len(data):
+        return found
     for header in headers:
         begin = names_begin + header[0]
         end = data.find(b"\0", begin, names_end)

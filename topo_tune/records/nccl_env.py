@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 from collections.abc import Mapping
 
 import msgspec
 
 from topo_tune.errors import InputError, nearest
-from topo_tune.records.catalogue import Misnomer, catalogue, misnomers
+from topo_tune.records.catalogue import catalogue, misnomer_of
 
 
 class NcclEnv(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
@@ -92,16 +91,8 @@ def _is_integer(value: str) -> bool:
     return digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
 
 
-def _misnomer(name: str) -> Misnomer | None:
-    """The entry for the name, or for its family: `NCCL_TESTS_*`."""
-    exact = misnomers().get(name)
-    return exact or next(
-        (entry for entry in misnomers().values() if fnmatch.fnmatchcase(name, entry.name)), None
-    )
-
-
 def _right_name(name: str) -> str | None:
-    misnomer = _misnomer(name)
+    misnomer = misnomer_of(name)
     if misnomer is not None:
         return f"{misnomer.why}; use `{misnomer.use}`" if misnomer.use else misnomer.why
     close = nearest(name, (n for n, variable in catalogue().items() if variable.until is None))

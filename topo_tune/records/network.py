@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
+
+# Names that programs give to what has no wire of its own: Docker, Podman, libvirt, LXC, Kubernetes with its networks
+# (Calico, Flannel, Cilium, Weave, Antrea), Open vSwitch, VPNs, the kernel's own tunnels and test devices.
+_HOST_ONLY = re.compile(
+    r"docker|podman|nerdctl|br-[0-9a-f]|virbr|vmnet|veth|lxc|lxd|cni|cali|flannel|cilium|weave|antrea|kube-|nodelocaldns|"
+    r"ovs-|vxlan|geneve|tunl|tun\d|tap|wg\d|tailscale|zt|sit\d|gre\d|gretap|ip6tnl|ip6gre|erspan|dummy|ifb"
+)
+
+
+def is_host_only(interface: str) -> bool:
+    """Whether an interface is, by its name, one of containers, virtual machines or tunnels of the host itself.
+
+    A pod's own `eth0` is not, though it is one end of a veth pair: seen from inside, it is the way out.
+    """
+    return _HOST_ONLY.match(interface) is not None
 
 
 class Gid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,6 +22,8 @@ class Layer(enum.Enum):
     """inherited by jobs unless sbatch exports another environment"""
     TASK_PROLOG = "Slurm prolog"
     """what a task prolog prints as `export NAME=VALUE` is in every task's environment"""
+    LAUNCHER = "a job's own file"
+    """batch script, launcher options, container arguments"""
     CONTAINER_IMAGE = "container image"
     PLUGIN = "plugin"
     """set by a plugin after it was loaded"""

@@ -131,7 +131,9 @@ class NcclFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str | None
     settings: tuple[NcclFileSetting, ...] = ()
     problems: tuple[str, ...] = ()
-    """lines that NCCL would misread: spaces, quotes, `export`, suffixes, duplicates"""
+    """what is wrong in it, as `topo-tune lint` says it, without notices; or why it could not be read"""
+    misread: tuple[str, ...] = ()
+    """those of the problems that NCCL reads otherwise than they were meant: spaces, quotes, `export`, suffixes"""
 
 
 class NodeScan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -40,11 +40,8 @@ def scan_report(scan: Scan, topology: Topology | None) -> list[RenderableType]:
         parts.append(listed("NCCL settings found on the nodes:", _with_nodes(settings, scan)))
     if topology is not None:
         parts.append(listed("What NCCL will see:", [(line,) for line in topology.reasons]))
-        if topology.disagreements:
-            parts.append(listed("Nodes differ:", [(line,) for line in topology.disagreements]))
-    absent = by_text((f"{a.what}: {a.reason}", node.node) for node in scan.nodes for a in node.absent)
-    if absent:
-        parts.append(listed("Not seen:", _with_nodes(absent, scan)))
+    if any(node.absent for node in scan.nodes):
+        parts.append(listed("Not seen:", _not_seen(scan)))
     return parts
 
 
@@ -57,6 +54,16 @@ def node_or_refusal(scan: Scan, name: str) -> list[RenderableType]:
         )
     own = [finding for finding in scan.findings if name in finding.nodes]
     return [*findings_report(own, [name]), *node_report(node)]
+
+
+def _not_seen(scan: Scan) -> list[tuple[str, ...]]:
+    """One line a reason: what one missing tool would have told is named together."""
+    absent = by_text(((a.what, a.reason), node.node) for node in scan.nodes for a in node.absent)
+    whats: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (what, reason), nodes in absent.items():
+        whats[reason, nodes].append(what)
+    found = {f"{', '.join(named)}: {reason}": nodes for (reason, nodes), named in whats.items()}
+    return _with_nodes(found, scan)
 
 
 def _documents(scan: Scan) -> list[tuple[str, ...]]:

@@ -12,17 +12,11 @@ from topo_tune.errors import InputError
 from topo_tune.on_node import nccl_conf
 from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.scan import RDMA_DEVICE_FILES, Absent, Cpu, Gpu, NcclFile, NodeScan
-from topo_tune.scan.facts import (
-    cpu,
-    nccl_files,
-    nccl_libraries,
-    nccl_plugins,
-    nics,
-    numa,
-    nvidia_gpus,
-    nvidia_topology,
-)
 from topo_tune.scan.facts.fact import Fact, Gathered, RawCommand, with_absent
+from topo_tune.scan.facts.gpus import nvidia_gpus, nvidia_topology
+from topo_tune.scan.facts.host import cpu, numa
+from topo_tune.scan.facts.nccl import nccl_files, nccl_libraries, nccl_plugins
+from topo_tune.scan.facts.network import nics
 from topo_tune.scan.facts.words import clipped, numa_index, said
 from topo_tune.scan.questions import FACTS
 

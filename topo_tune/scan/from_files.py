@@ -14,7 +14,7 @@ from topo_tune.errors import InputError
 from topo_tune.records.document import Document
 from topo_tune.records.inventory import Missing
 from topo_tune.records.scan import Absent, Cpu, NodeScan, Scan
-from topo_tune.scan import answer
+from topo_tune.scan import answer, provenance
 from topo_tune.scan.saved_file import SavedFile, open_saved
 from topo_tune.scan.saved_kinds import ANSWER, KINDS
 from topo_tune.scan.whose import by_node
@@ -52,7 +52,8 @@ def scan_from(*paths: Path | str, cluster: str | None = None) -> Scan:
     if not any(found.is_told or found.documents for found in nodes.values()):
         raise _nothing_readable(sources, nodes)
     told = {name: found for name, found in nodes.items() if found.is_told}
-    untold = {name: found for name, found in nodes.items() if not (found.is_told or found.documents)}
+    # What could not be read beside documents is said as well: a node's own notes are in its `absent`.
+    untold = {name: found for name, found in nodes.items() if found.notes and not found.is_told}
     return Scan(
         cluster or sources[0].resolve().stem,
         tuple(answer.printable(_finished(name, found)) for name, found in told.items()),
@@ -147,7 +148,8 @@ def _add_unreadable(
 
 
 def _finished(name: str, found: _Found) -> NodeScan:
-    scan = msgspec.structs.replace(found.scan, node=name)
+    # Which place wins is known only when all of them were read.
+    scan = provenance.with_settings(msgspec.structs.replace(found.scan, node=name))
     if scan.gpu_source is None and not scan.gpus:
         scan = _with(scan, Absent("GPU names, driver", _NOT_IN_FILES))
     if scan.kernel == "unknown" and not scan.cpu.threads:

@@ -29,6 +29,7 @@ _ENV_PLUGIN_SINCE = (2, 28, 7)
 # What stands in a process's environment, however it got there, goes before NCCL's files.
 _STRONGEST_FIRST = (
     Layer.ENVIRONMENT,
+    Layer.LAUNCHER,
     Layer.TASK_PROLOG,
     Layer.PROFILE,
     Layer.PAM,
@@ -48,6 +49,7 @@ _HOW_IT_ARRIVES = {
     Layer.SLURMD: "jobs inherit it unless `sbatch --export` leaves it out",
     Layer.SYSTEMD: "only processes that this unit starts have it",
     Layer.TASK_PROLOG: "tasks that `srun` starts have it, if the script comes to this line",
+    Layer.LAUNCHER: "jobs that are started with this file have it",
     Layer.CONTAINER_IMAGE: "what the container's own start command runs has it; sshd inside does not pass it on",
     Layer.PLUGIN: "a plugin sets it where it is not set",
 }
@@ -206,7 +208,7 @@ def _hidden_by(stronger: SettingOrigin, file: NcclFile) -> str:
 
 
 def _doubt(file: NcclFile, setting: NcclFileSetting, versions: tuple[tuple[int, ...], ...]) -> str | None:
-    returns = any(p.startswith(f"line {setting.line}:") and "carriage return" in p for p in file.problems)
+    returns = any("end in CR LF" in problem or "ends in CR LF" in problem for problem in file.problems)
     if returns and not (versions and all(version >= _CARRIAGE_RETURN_SINCE for version in versions)):
         return "ends with a carriage return, which NCCL before 2.30.3 keeps in the value"
     return None if setting.value else "is empty: hides what later files set, and NCCL takes its default"
@@ -242,7 +244,8 @@ def _with_reach(origin: SettingOrigin, session: Mapping[str, SettingOrigin]) -> 
         reason = _INTERACTIVE
     in_session = session.get(origin.name)
     if in_session is None:
-        reason += "; topo-tune's own session did not get it"
+        is_far = origin.layer is Layer.LAUNCHER
+        reason += "" if is_far else "; topo-tune's own session did not get it"
     elif _is_same(in_session.value, origin.value):
         reason += "; topo-tune's own session has this value"
     else:

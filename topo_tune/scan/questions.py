@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from topo_tune.scan.facts import (
-    ethernet,
-    fabric_manager,
-    gpu_health,
-    gpu_p2p,
-    host,
-    kernel_log,
-    nccl_plugins,
-    nccl_settings,
-    nvlinks,
-    pci,
-    rdma,
-    roce,
-    routes,
-)
 from topo_tune.scan.facts.fact import Fact
+from topo_tune.scan.facts.gpus import fabric_manager, gpu_health, gpu_p2p, nvlinks
+from topo_tune.scan.facts.host import host, kernel_log
+from topo_tune.scan.facts.nccl import nccl_plugins, nccl_settings
+from topo_tune.scan.facts.network import ethernet, rdma, roce, routes
+from topo_tune.scan.facts.pci import pci
 
 FACTS: tuple[Fact, ...] = (
     *gpu_health.FACTS,

@@ -16,25 +16,19 @@ from topo_tune.scan.documents import (
     traces,
     tuner_table,
 )
-from topo_tune.scan.facts import (
-    ethernet,
+from topo_tune.scan.facts.fact import SavedKind
+from topo_tune.scan.facts.gpus import (
     fabric_manager,
     gpu_health,
     gpu_p2p,
-    host,
-    kernel_log,
-    nccl_files,
-    nccl_plugins,
-    nccl_settings,
     nvidia_gpus,
     nvidia_topology,
     nvlinks,
-    pci,
-    rdma,
-    roce,
-    routes,
 )
-from topo_tune.scan.facts.fact import SavedKind
+from topo_tune.scan.facts.host import host, kernel_log
+from topo_tune.scan.facts.nccl import job_settings, nccl_files, nccl_plugins, nccl_settings
+from topo_tune.scan.facts.network import ethernet, rdma, roce, routes
+from topo_tune.scan.facts.pci import pci
 from topo_tune.scan.saved_answer import ANSWER as ANSWER
 
 # What is told by a word of its own comes first; what is told by the shape of its lines comes last.
@@ -65,6 +59,7 @@ KINDS: tuple[SavedKind, ...] = (
     *tuner_table.KINDS,
     *slurm_gres.KINDS,
     *health_checks.KINDS,
+    *job_settings.KINDS,
     *nccl_files.KINDS,
     *host_list.KINDS,
 )

@@ -128,12 +128,6 @@ def test_a_path_that_is_no_run_folder_is_an_input_error(
     assert "is not a run folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["--cluster-config", "a.yaml", "--from", "b"]])
-def test_a_scan_wants_one_source(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["scan", *arguments]) == 2
-    assert "either --cluster-config or --from" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["init", "--help"]])
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     reading, writing = os.pipe()

@@ -42,6 +42,8 @@ def test_a_missing_page_is_out_of_date_until_it_is_written(tmp_path: Path) -> No
         "cli.md",
         "cluster-file.schema.json",
         "errors.md",
+        "findings.md",
         "nccl-variables.md",
         "records.md",
+        "saved-files.md",
     ]

@@ -10,10 +10,10 @@ from scans import gpu, node_scan, scan_of
 from topo_tune.findings.drift import RULES
 from topo_tune.findings.judge import find
 from topo_tune.records.finding import Severity
-from topo_tune.records.hardware import UNLIMITED, GpuHealth, GpuNvlinks, Host, NvlinkLink
+from topo_tune.records.hardware import GpuHealth, GpuNvlinks, Host, NvlinkLink
 from topo_tune.records.matrix import TopologyMatrix
-from topo_tune.records.network import RdmaDevice
-from topo_tune.records.scan import Cpu, NcclFile, NcclFileSetting, Nic, Scan
+from topo_tune.records.network import RdmaDevice, RdmaPort
+from topo_tune.records.scan import Cpu, NcclFile, NcclFileSetting, NcclLibrary, Nic, Scan
 
 
 def cpu(vendor: str, model: str = "Xeon") -> Cpu:
@@ -104,26 +104,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"nccl_environment": (("NCCL_DEBUG", "INFO"),)},
         {"nccl_environment": (("NCCL_DEBUG", "WARN"), ("NCCL_VERSION", "2.27"))},
     ),
-    "drift-iommu": (
-        {"host": Host(iommu="passthrough")},
-        {"host": Host(iommu="translated")},
-        {"host": Host(iommu=None)},
-    ),
-    "drift-memlock": (
-        {"host": Host(memlock_bytes=UNLIMITED)},
-        {"host": Host(memlock_bytes=65536)},
-        {"host": Host(memlock_bytes=None)},
-    ),
-    "drift-governor": (
-        {"host": Host(governors=(("performance", 224),))},
-        {"host": Host(governors=(("powersave", 224),))},
-        {"host": Host(governors=(("performance", 112),))},
-    ),
-    "drift-mig": (
-        {"gpu_health": (GpuHealth(mig=False),)},
-        {"gpu_health": (GpuHealth(mig=True),)},
-        {"gpu_health": (GpuHealth(mig=None),)},
-    ),
 }
 
 
@@ -185,3 +165,46 @@ def test_a_very_long_value_is_cut() -> None:
     (finding,) = find(four(long, {"nccl_files": (system_file(),)}), rules=RULES)
 
     assert len(finding.what) < 350
+
+
+def test_what_torch_brings_on_one_node_is_not_held_against_anothers_system() -> None:
+    system = node_scan("a2", nccl_libraries=(NcclLibrary("/usr/lib/libnccl.so.2", "2.21.5", "system"),))
+
+    assert find(scan_of(node_scan("a1", torch_nccl="2.28.9"), system), rules=RULES) == ()
+
+
+def test_nodes_with_other_gpus_are_told_to_have_those_and_no_more() -> None:
+    usual = {"gpus": (gpu(0), gpu(1)), "matrix": matrix("NV18"), "gpu_health": (GpuHealth(vbios="96.00"),)}
+    odd = {
+        "gpus": (gpu(0, name="NVIDIA L4"),),
+        "matrix": matrix("SYS"),
+        "gpu_health": (GpuHealth(vbios="95.02"),),
+    }
+
+    assert [finding.rule for finding in find(four(usual, odd), rules=RULES)] == ["drift-gpus"]
+
+
+def test_a_lost_card_is_told_and_a_port_that_is_down_is_not() -> None:
+    def cards(count: int, state: str = "Active") -> dict[str, Any]:
+        port = RdmaPort(1, state=state)
+        return {"rdma": tuple(RdmaDevice(f"mlx5_{i}", (port,), "MT4129") for i in range(count))}
+
+    (finding,) = find(four(cards(8), cards(7)), rules=RULES)
+
+    assert finding.what == "NICs: 7 x MT4129, where 3 of 4 nodes have 8 x MT4129"
+    assert find(four(cards(8), cards(8, "Down")), rules=RULES) == ()
+
+
+def test_only_the_settings_that_differ_are_shown() -> None:
+    (finding,) = find(FIRES["drift-nccl-conf"], rules=RULES)
+
+    assert finding.what == "`/etc/nccl.conf`: `NCCL_ALGO=Tree`, where 3 of 4 nodes have `NCCL_ALGO=Ring`"
+
+
+def test_a_thousand_values_are_not_a_thousand_sides() -> None:
+    scan = scan_of(*(node_scan(f"n{i}", driver=f"580.{i}") for i in range(1000)))
+
+    (finding,) = find(scan, rules=RULES)
+
+    assert len(finding.what) < 200
+    assert finding.what.endswith("; and 996 more")

@@ -116,7 +116,10 @@ FIRES: dict[str, Scan] = {
     "job-nccl-versions": job(versions=("2.28.9+cuda13.0", "2.27.7+cuda13.0")),
     "job-socket-fallback": job(rdma_node(), network="Socket", nics=SOCKETS),
     "job-sockets-at-scale": job(network="Socket", nics=SOCKETS, ranks=64),
-    "job-ib-finds-nothing": job(rdma_node(), network="Socket", nics=SOCKETS, finds_no_rdma=True),
+    # One node's job is no job over TCP, and shows what jobs over several will meet.
+    "job-ib-finds-nothing": job(
+        rdma_node(), network="Socket", nics=SOCKETS, finds_no_rdma=True, nodes=1, hosts=("gpu001",)
+    ),
     "job-gdr-in-part": job(transports=(("NET/IB", 2), ("NET/IB/GDRDMA", 14))),
     "job-gdr-disabled": job(nics=(LogNic(0, "mlx5_0", "RoCE", gpu_direct=False),)),
     "job-no-p2p": job(node_scan(matrix=matrix("NV18")), transports=(("SHM/direct/direct", 8),)),
@@ -328,10 +331,19 @@ def test_multicast_is_not_missed_on_ampere() -> None:
 def test_a_job_is_matched_with_its_nodes_by_host_name() -> None:
     elsewhere = msgspec.structs.replace(rdma_node(), node="rack1-gpu001", hostname="gpu001")
     (finding,) = found(
-        job(elsewhere, network="Socket", nics=SOCKETS, finds_no_rdma=True), "job-ib-finds-nothing"
+        job(elsewhere, network="Socket", nics=SOCKETS, finds_no_rdma=True, nodes=1, hosts=("gpu001",)),
+        "job-ib-finds-nothing",
     )
 
     assert finding.nodes == ("rack1-gpu001",)
+
+
+def test_a_job_over_tcp_is_told_once() -> None:
+    scan = job(rdma_node(), network="Socket", nics=SOCKETS, finds_no_rdma=True, ranks=128)
+
+    assert found(scan, "job-socket-fallback")
+    assert found(scan, "job-ib-finds-nothing") == ()
+    assert found(scan, "job-sockets-at-scale") == ()
 
 
 def test_logs_inside_nccl_tests_output_are_judged_too() -> None:

@@ -17,7 +17,7 @@ from topo_tune.records.scan import NodeScan, Scan
 from topo_tune.records.topology import Fabric, Topology
 from topo_tune.report.scan import scan_report
 from topo_tune.scan.answer import node_scan_from_raw
-from topo_tune.scan.facts import nvidia_topology
+from topo_tune.scan.facts.gpus import nvidia_topology
 
 GONE = Missing("gpu4", "unreachable", "no answer from 192.0.2.4:22 within 5 s")
 

@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
-from topo_tune.scan.facts import cpu, nccl_files, nccl_libraries, nics, numa, nvidia_gpus
+from topo_tune.scan.facts.gpus import nvidia_gpus
+from topo_tune.scan.facts.host import cpu, numa
+from topo_tune.scan.facts.nccl import nccl_files, nccl_libraries
+from topo_tune.scan.facts.network import nics
 
 QUERY = (
     "index, name, uuid, pci.bus_id, memory.total [MiB], driver_version, compute_cap\n"
@@ -179,16 +182,16 @@ def test_every_configuration_file_from_a_real_machine_is_read_line_by_line(file:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("NCCL_ALGO =Ring", "has a space around the name"),
-        ("NCCL_ALGO= Ring", "has a space around the value"),
-        ('NCCL_ALGO="Ring"', "has quotes"),
-        ("export NCCL_ALGO=Ring", "begins with `export`"),
-        ("NCCL_BUFFSIZE=4M", "drops what follows: `4M` means 4"),
-        ("NCCL_BUFFSIZE=010", "as an octal number"),
-        ("NCCL_IB_DISABLE=true", "drops what follows: `true` means 0"),
-        ("NCCL_ALGO=Ring\nNCCL_ALGO=Tree", "sets `NCCL_ALGO` again; NCCL keeps the first, line 1"),
-        ('"NCCL_ALGO=Ring",', "has a quote in front of the name"),
-        ("NCCL_TOPO_FILE=$HOME/topo.xml", "which NCCL does not expand"),
+        ("NCCL_ALGO =Ring", "NCCL keeps the space around the name"),
+        ("NCCL_ALGO= Ring", "a space before the value, which NCCL keeps"),
+        ('NCCL_ALGO="Ring"', "the quotes become a part of the value"),
+        ("export NCCL_ALGO=Ring", "NCCL makes `export` a part of the name"),
+        ("NCCL_BUFFSIZE=4M", "NCCL drops `M`: `4M` is 4"),
+        ("NCCL_BUFFSIZE=010", "NCCL reads `010` as 8"),
+        ("NCCL_IB_DISABLE=true", "`true` is 0"),
+        ("NCCL_ALGO=Ring\nNCCL_ALGO=Tree", "`NCCL_ALGO` is set on line 1 already; the first wins"),
+        ('"NCCL_ALGO=Ring",', "NCCL keeps the quote as a part of the name"),
+        ("NCCL_TOPO_FILE=$HOME/topo.xml", "NCCL expands no variables"),
         ("just words", "has no `=` and is skipped"),
     ],
 )

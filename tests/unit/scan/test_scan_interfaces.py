@@ -14,8 +14,8 @@ from topo_tune.errors import InputError
 from topo_tune.records.network import RdmaDevice
 from topo_tune.records.scan import Nic, NodeScan
 from topo_tune.scan.answer import with_facts
-from topo_tune.scan.facts import ethernet, ethtool, ip_addr
 from topo_tune.scan.facts.fact import Gathered, RawText, SavedKind
+from topo_tune.scan.facts.network import ethernet, ethtool, ip_addr
 
 ETHTOOL = (FACTS / "ib/ethtool-ipoib-eth1.txt").read_text()
 IP_ADDR = """1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN group default qlen 1000
@@ -112,6 +112,12 @@ def test_brief_lines_are_read() -> None:
         ("cali0", "other", True),
     ]
     assert scan.nics[1].addresses == ("10.0.0.1/24", "fe80::1/64")
+
+
+def test_the_inner_end_of_a_containers_pair_is_virtual() -> None:
+    text = "2: eth0@if12: <BROADCAST,UP,LOWER_UP> mtu 1450 qdisc noqueue state UP group default\n"
+
+    assert shown(told(text)) == [("eth0", "other", True, 1450, True, None)]
 
 
 def test_lines_of_one_address_each_are_read_and_are_not_labels_of_tasks() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from raw_answers import raw_answer
 
 from topo_tune.scan.answer import node_scan_from_raw
-from topo_tune.scan.facts import nccl_libraries
-from topo_tune.scan.facts.nccl_libraries import RawLibrary
+from topo_tune.scan.facts.nccl import nccl_libraries
+from topo_tune.scan.facts.nccl.nccl_libraries import RawLibrary
 
 
 def test_libraries_that_share_a_list_of_names_each_get_it() -> None:

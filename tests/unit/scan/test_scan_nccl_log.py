@@ -441,6 +441,15 @@ def test_plugins_that_were_not_asked_for_are_not_missed() -> None:
     ]
 
 
+def test_a_plugin_that_declines_is_not_loaded_either() -> None:
+    log = said(
+        "NET/OFI Only EFA provider is supported", "NET/OFI aws-ofi-nccl initialization failed", place="f():1"
+    )
+
+    assert log.failed_plugins == ("net plugin aws-ofi-nccl: initialization failed",)
+    assert log.cause is None
+
+
 def test_two_versions_in_one_log_are_both_named() -> None:
     log = parse("NCCL version 2.21.5+cuda12.4\nNCCL version 2.21.5+cuda12.4\nNCCL version 2.20.3+cuda12.4\n")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from topo_tune.records.scan import NcclPlugin
-from topo_tune.scan.facts import nccl_plugins
-from topo_tune.scan.facts.nccl_plugins import RawPlugin
+from topo_tune.scan.facts.nccl import nccl_plugins
+from topo_tune.scan.facts.nccl.nccl_plugins import RawPlugin
 
 
 def test_a_plugins_newest_interface_comes_first() -> None:

@@ -14,8 +14,8 @@ from scans import node_scan
 from topo_tune.errors import InputError
 from topo_tune.records.provenance import Layer, Reach
 from topo_tune.records.scan import NodeScan
-from topo_tune.scan.facts import nccl_files, nccl_settings, setting_lines
 from topo_tune.scan.facts.fact import Gathered, RawText
+from topo_tune.scan.facts.nccl import nccl_files, nccl_settings, setting_lines
 
 ENV = """SHELL=/bin/bash
 NCCL_DEBUG=INFO

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
 from topo_tune.records.matrix import TopologyMatrix
-from topo_tune.scan.facts.nvidia_topology import parse
+from topo_tune.scan.facts.gpus.nvidia_topology import parse
 
 TWO_GPUS = (
     "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"

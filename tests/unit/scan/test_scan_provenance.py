@@ -11,7 +11,7 @@ from scans import node_scan
 from topo_tune.records.provenance import Layer, Reach, SettingOrigin
 from topo_tune.records.scan import NcclFile, NcclLibrary, NcclPlugin, NodeScan
 from topo_tune.scan import provenance
-from topo_tune.scan.facts import nccl_files
+from topo_tune.scan.facts.nccl import nccl_files
 from topo_tune.scan.provenance import NOT_OF_THIS_NODE, origins, sources_of, with_settings
 
 HOME, SYSTEM, DROP_IN = "/root/.nccl.conf", "/etc/nccl.conf", "/etc/nccl/conf.d/50-topo-tune.conf"

@@ -9,8 +9,8 @@ from scans import node_scan
 from topo_tune.records.network import Gid
 from topo_tune.records.scan import Nic, NodeScan
 from topo_tune.scan.answer import with_facts
-from topo_tune.scan.facts import rdma
 from topo_tune.scan.facts.fact import Gathered, RawCommand, RawText
+from topo_tune.scan.facts.network import rdma
 
 ROOT = "/sys/class/infiniband"
 PORT = f"{ROOT}/mlx5_0/ports/1"

@@ -13,9 +13,9 @@ from scans import node_scan
 from topo_tune.errors import InputError
 from topo_tune.records.network import RdmaDevice, RdmaPort
 from topo_tune.records.scan import Nic, NodeScan
-from topo_tune.scan.facts import ibstat, ibstatus, ibv_devinfo, rdma, rdma_link, show_gids
 from topo_tune.scan.facts.fact import SavedKind
-from topo_tune.scan.facts.rdma_devices import Devices, with_devices
+from topo_tune.scan.facts.network import ibstat, ibstatus, ibv_devinfo, rdma, rdma_link, show_gids
+from topo_tune.scan.facts.network.rdma_devices import Devices, with_devices
 from topo_tune.scan.facts.task_lines import LINES_LIMIT, lines_of_one_task
 
 IB = FACTS / "ib"

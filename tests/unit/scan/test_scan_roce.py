@@ -11,8 +11,8 @@ from scans import node_scan
 from topo_tune.errors import InputError
 from topo_tune.records.network import RdmaDevice, RdmaPort, RoceSettings
 from topo_tune.scan.answer import with_facts
-from topo_tune.scan.facts import mlnx_qos, roce
 from topo_tune.scan.facts.fact import Gathered, RawText
+from topo_tune.scan.facts.network import mlnx_qos, roce
 
 QOS = """DCBX mode: OS controlled
 Priority trust state: dscp

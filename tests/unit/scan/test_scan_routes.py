@@ -13,8 +13,8 @@ from scans import node_scan
 from topo_tune.errors import InputError
 from topo_tune.records.network import Route
 from topo_tune.scan.answer import with_facts
-from topo_tune.scan.facts import routes
 from topo_tune.scan.facts.fact import Gathered, RawText
+from topo_tune.scan.facts.network import routes
 
 KERNEL = (
     "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT   \n"

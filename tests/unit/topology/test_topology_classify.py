@@ -33,7 +33,7 @@ from topo_tune.records.scan import (
     Scan,
 )
 from topo_tune.records.topology import Fabric, Topology
-from topo_tune.scan.facts.nvidia_topology import parse
+from topo_tune.scan.facts.gpus.nvidia_topology import parse
 from topo_tune.topology.classify import classify, nvlink_islands, replayed_topology
 
 MATRICES = Path(__file__).parents[2] / "golden/facts/smi-topo"

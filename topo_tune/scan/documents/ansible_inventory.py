@@ -16,13 +16,14 @@ import msgspec
 from topo_tune.errors import InputError
 from topo_tune.records.cluster_documents import HostList
 from topo_tune.scan.documents import yaml_text
-from topo_tune.scan.documents.name_lists import LINE_LIMIT, NameLists
+from topo_tune.scan.documents.name_lists import NameLists, numbered_lines
 from topo_tune.scan.facts.fact import SavedKind
 from topo_tune.scan.facts.words import clipped, without_escapes
 
 _HINT = "`ansible-inventory --list --yaml` prints what Ansible makes of one"
 
-_HEADER = re.compile(r"\[([A-Za-z_][\w.-]{0,127})(?::(children|vars|hosts))?\]\s*(?:[#;].*)?")
+_COMMENT = re.compile(r"(?:^|[ \t])[#;].*")
+_HEADER = re.compile(r"\[([A-Za-z_][\w.-]{0,127})(?::(children|vars|hosts))?\]")
 _HOST_LINE = re.compile(r"([\w.:@-]+(?:\[[\w:,-]+\][\w.-]*)*)((?:\s+[A-Za-z_]\w*\s?=\s?\S.*)?)")
 _RANGE = re.compile(r"\[(\w{1,9}):(\w{1,9})(?::(\d{1,4}))?\]")
 _YAML_GROUPS = re.compile(r"^[ \t]+(?:hosts|children)[ \t]*:", re.M)
@@ -69,8 +70,8 @@ def _is_ini(text: str) -> bool:
     has_group = has_mark = has_host = False
     section = "hosts"
     for line in text.split("\n"):
-        written = line.strip()
-        if not written or written[0] in "#;":
+        written = _COMMENT.sub("", line).strip()
+        if not written:
             continue
         if (header := _HEADER.fullmatch(written)) is not None:
             has_group = True
@@ -89,9 +90,9 @@ def _is_ini(text: str) -> bool:
 def _ini_groups(text: str, names: NameLists) -> _Groups:
     groups: _Groups = {}
     group, section = "", "hosts"
-    for number, line in enumerate(text.split("\n"), start=1):
-        written = line[:LINE_LIMIT].strip()
-        if not written or written[0] in "#;":
+    for number, line in numbered_lines(text, names):
+        written = _COMMENT.sub("", line).strip()
+        if not written:
             continue
         if (header := _HEADER.fullmatch(written)) is not None:
             group, section = header.group(1), header.group(2) or "hosts"

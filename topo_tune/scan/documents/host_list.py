@@ -1,7 +1,6 @@
 """Host files of mpirun, pdsh and DeepSpeed: one node or node set a line, with slots or without.
 
-Open MPI counts a host that is written N times without slots as N slots:
-https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
+Open MPI counts a host that is written N times without slots as N slots: open-mpi/ompi#12574
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections import Counter
 from topo_tune.errors import InputError
 from topo_tune.records.cluster_documents import HostList
 from topo_tune.scan.documents import ansible_inventory
-from topo_tune.scan.documents.name_lists import LINE_LIMIT, NameLists
+from topo_tune.scan.documents.name_lists import NameLists, numbered_lines
 from topo_tune.scan.facts.fact import SavedKind
 from topo_tune.scan.facts.words import clipped, without_escapes
 
@@ -31,11 +30,10 @@ _MAX_SLOTS = re.compile(r"\bmax[_-]slots[ \t]?=")
 
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _NO_HOST = re.compile(
-    # device names, device nodes and files, all of which could be host names
+    # device names, device nodes, numbers and files, all of which could be host names
     r"(?:mlx\d|bnxt|irdma|hfi1|rocep|ibp|ibs|ib\d$|eth\d|en[opsx]\w*\d|wl|lo$|docker|br-|veth|cali|bond|tun|virbr"
     r"|nvidia\d|nvidiactl|card\d|renderD|lib\w|GPU\b|GPU\d+$|NIC\d+$|0x|v?\d+[.\d]*$|\d+\.\d)"
-    r"|.*\.(?:so(?:\.[\d.]+)?|txt|log|py|sh|conf|cfg|xml|json|ya?ml|csv|gz|tar|zip|md|out|err|ini|env|rpm|deb|ko)$",
-    re.I,
+    r"|.*\.(?:so(?:\.[\d.]+)?|txt|log|py|sh|conf|cfg|xml|json|ya?ml|csv|gz|tar|zip|md|out|err|ini|env|rpm|deb|ko)$"
 )
 
 
@@ -70,8 +68,8 @@ def parse(text: str, file: str | None = None) -> tuple[HostList, tuple[str, ...]
     lines: Counter[str] = Counter()
     slots: Counter[str] = Counter()
     with_slots: set[str] = set()
-    for number, line in enumerate(without_escapes(text).split("\n"), start=1):
-        written = _COMMENT.sub("", line[:LINE_LIMIT]).strip()
+    for number, line in numbered_lines(without_escapes(text), names):
+        written = _COMMENT.sub("", line).strip()
         if not written:
             continue
         entry = _ENTRY.fullmatch(written)

@@ -29,6 +29,8 @@ _NOT_LOADED = re.compile(
     r"(?P<library>\S{0,200}\.so[\w.]{0,20}): (?P<reason>.{1,300})$"
 )
 _NO_SYMBOL = re.compile(r"Failed to find ncclCollNetPlugin|Failed to find nccl\w{1,20}Plugin_v\d{1,2} symbol")
+_GAVE_UP = re.compile(r"NET/OFI (aws-ofi-nccl) (initialization failed)")
+"""A network plugin that was loaded and then declined: NCCL goes on with its own transports."""
 _DEFAULT = re.compile(r"lib[nr]ccl-(?:net|tuner|profiler|env|gin|rma)\.so(?:\.[\d.]{1,10})?$")
 
 
@@ -69,6 +71,10 @@ class Plugins:
         missing = _NOT_FOUND.match(text)
         if missing is not None and len(self._missing) < _MOST:
             self._missing[missing.group(1), clipped(missing.group(2), 200)] = None
+            return
+        declined = _GAVE_UP.match(text)
+        if declined is not None:
+            self._failed[f"net plugin {declined.group(1)}: {declined.group(2)}"] = None
             return
         broken = _NOT_LOADED.match(text)
         if broken is None or len(self._failed) >= _MOST:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from topo_tune.errors import InputError
 from topo_tune.records.nodeset import expand, is_node_name
 from topo_tune.scan.facts.words import clipped
@@ -11,6 +13,9 @@ NAMES_LIMIT = 1 << 16
 
 LINE_LIMIT = 1 << 17
 """Characters of one line, or one list; 4,000 nodes written out one by one take half of that."""
+
+_LINES_LIMIT = 200_000
+"""A file that writes every node it may bring on three lines of its own has fewer."""
 
 _PROBLEMS_LIMIT = 20
 """Lines about what could not be read. More say nothing new."""
@@ -31,8 +36,7 @@ class NameLists:
         """
         if not pattern or pattern == "(null)":
             return ()
-        if self._left <= 0:
-            self.problem(f"names beyond the first {NAMES_LIMIT} are left out", line)
+        if self.is_full:
             return ()
         try:
             names = _names(pattern, of_nodes)
@@ -41,7 +45,14 @@ class NameLists:
             return ()
         kept = names[: self._left]
         self._left -= len(names)
+        if self._left <= 0:
+            self.problem(f"names beyond the first {NAMES_LIMIT} are left out", line)
         return kept
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more names are let in: there is nothing left to look for."""
+        return self._left <= 0
 
     def problem(self, text: str, line: int | None = None) -> None:
         """Remember what could not be read, and on which line, from 1."""
@@ -55,6 +66,19 @@ class NameLists:
         """What could not be read, in the file's order."""
         more = (f"and {self._left_out} more like these",) if self._left_out else ()
         return (*self._problems, *more)
+
+
+def numbered_lines(text: str, lists: NameLists) -> Iterator[tuple[int, str]]:
+    """Number, from 1, and text of each line, until no more names are let in; a problem where lines are left out."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines[:_LINES_LIMIT], start=1):
+        if lists.is_full:
+            return
+        yield number, line[:LINE_LIMIT]
+        if len(line) > LINE_LIMIT:
+            lists.problem(f"is longer than {LINE_LIMIT} characters, and only its beginning is read", number)
+    if len(lines) > _LINES_LIMIT:
+        lists.problem(f"lines beyond the first {_LINES_LIMIT} are left out")
 
 
 def _names(pattern: str, of_nodes: bool) -> tuple[str, ...]:

@@ -288,6 +288,8 @@ class _Reading:
             self.unopened[clipped(text[31:], 64)] = None
         if text.startswith(("Invalid", "NCCL_M", "minCTAs", "maxCTAs")):
             self._refused(line)
+        if text.startswith("NET/OFI"):
+            self.plugins.look(text)
         if "hipify" in line.place:
             self.is_rccl = True
         seen = self.warnings.get((line.place, text))

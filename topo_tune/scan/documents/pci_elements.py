@@ -6,7 +6,7 @@ import re
 
 from topo_tune.records.hardware import PcieLink
 from topo_tune.scan.documents.xml_elements import Element, whole
-from topo_tune.scan.facts.nvidia_gpus import pci_bus_id
+from topo_tune.scan.facts.gpus.nvidia_gpus import pci_bus_id
 from topo_tune.scan.facts.words import clipped
 
 _GPU_CLASSES = ("0300", "0302", "0380", "12")

@@ -9,7 +9,7 @@ import re
 
 from topo_tune.errors import InputError
 from topo_tune.records.cluster_documents import SlurmDevice, SlurmDevices
-from topo_tune.scan.documents.name_lists import LINE_LIMIT, NameLists
+from topo_tune.scan.documents.name_lists import NameLists, numbered_lines
 from topo_tune.scan.facts.fact import SavedKind
 from topo_tune.scan.facts.words import clipped, without_escapes
 
@@ -45,8 +45,8 @@ def parse(text: str, file: str | None = None) -> tuple[SlurmDevices, tuple[str, 
     owners: list[str] = []
     files: dict[str, None] = {}
     autodetect: str | None = None
-    for number, line in enumerate(plain.split("\n"), start=1):
-        given = _given(line[:LINE_LIMIT])
+    for number, line in numbered_lines(plain, names):
+        given = _given(line)
         autodetect = given.get("autodetect", autodetect)
         if "name" not in given:
             continue

@@ -12,7 +12,7 @@ from typing import Any
 from topo_tune.errors import InputError
 from topo_tune.records.cluster_documents import FabricMap, FabricSwitch
 from topo_tune.scan.documents import yaml_text
-from topo_tune.scan.documents.name_lists import LINE_LIMIT, NAMES_LIMIT, NameLists
+from topo_tune.scan.documents.name_lists import LINE_LIMIT, NameLists, numbered_lines
 from topo_tune.scan.facts.fact import SavedKind
 from topo_tune.scan.facts.words import clipped, whole_number, without_escapes
 
@@ -25,6 +25,9 @@ _SRUN_LABEL = re.compile(r"^[ \t]*\d{1,6}:[ \t]")
 _CONF_LINE = re.compile(r"^[ \t]*(?:\d{1,6}:[ \t]+)?(?:SwitchName|BlockName)[ \t]*=", re.I | re.M)
 _YAML_ENTRY = re.compile(r"^[ \t]*-[ \t]+topology[ \t]*:", re.M)
 _YAML_SHAPE = re.compile(r"^[ \t]+(?:tree|block|flat|ring)[ \t]*:", re.M)
+
+_SWITCHES_LIMIT = 1 << 14
+"""With 32 nodes on each leaf, enough for half a million nodes."""
 
 _SIZES_LIMIT = 64
 """Slurm itself takes 16 levels of blocks."""
@@ -57,14 +60,14 @@ def _from_conf(text: str, names: NameLists) -> FabricMap:
     blocks: list[FabricSwitch] = []
     sizes: list[int] = []
     real_names: dict[str, str] = {}
-    for number, line in _whole_lines(text):
+    for number, line in _whole_lines(numbered_lines(text, names)):
         if line.startswith("#"):
             if (match := _REAL_NAME.match(line)) is not None:
                 real_names[match.group(1)] = match.group(2).strip()
             continue
-        if len(line) > LINE_LIMIT or len(switches) + len(blocks) > NAMES_LIMIT:
-            names.problem("is beyond what is read of one file", number)
-            continue
+        if len(switches) + len(blocks) == _SWITCHES_LIMIT:
+            names.problem(f"lines beyond the first {_SWITCHES_LIMIT} switches are left out", number)
+            break
         given = {key.casefold(): value.strip('"') for key, value in _SETTING.findall(line)}
         if given.get("switchname"):
             switches.append(_switch(given, real_names, names, number))
@@ -80,11 +83,11 @@ def _from_conf(text: str, names: NameLists) -> FabricMap:
     return _map("slurm block", blocks, list(dict.fromkeys(sizes)))
 
 
-def _whole_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Number and text of every line, those that end in a backslash joined to the next; comments whole."""
+def _whole_lines(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The lines, those that end in a backslash joined to the next; comments whole."""
     held: list[str] = []
     start = 1
-    for number, raw in enumerate(text.split("\n"), start=1):
+    for number, raw in lines:
         line = _SRUN_LABEL.sub("", raw).strip()
         if not held:
             start = number
@@ -95,10 +98,10 @@ def _whole_lines(text: str) -> Iterator[tuple[int, str]]:
         if line.endswith("\\"):
             held.append(line[:-1])
             continue
-        yield start, "".join([*held, line])
+        yield start, "".join([*held, line])[:LINE_LIMIT]
         held = []
     if held:
-        yield start, "".join(held)
+        yield start, "".join(held)[:LINE_LIMIT]
 
 
 def _switch(given: dict[str, str], real: dict[str, str], names: NameLists, line: int) -> FabricSwitch:
@@ -160,9 +163,7 @@ def _yaml_map(entry: dict[str, Any], names: NameLists) -> FabricMap:
         blocks = [_yaml_switch(item, names) for item in _mappings(block.get("blocks"))]
         sizes = [whole_number(word) for word in _words(block.get("block_sizes"))]
         return _map("slurm block", blocks, [size for size in sizes if size is not None])
-    if "flat" not in entry:
-        names.problem("only `tree`, `block` and `flat` topologies are read")
-    return FabricMap("slurm flat", (), 0)
+    return FabricMap("slurm flat" if "flat" in entry else "unknown", (), 0)
 
 
 def _yaml_switch(item: dict[str, Any], names: NameLists) -> FabricSwitch:

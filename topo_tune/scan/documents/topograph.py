@@ -58,7 +58,7 @@ def parse(text: str, file: str | None = None) -> tuple[FabricMap, tuple[str, ...
     if _is_model(plain):
         found = _from_model(_values(plain, file), names)
     else:
-        found = _from_nodes(_values(plain, file), names)
+        found = _from_nodes(_objects(_values(plain, file), file), names)
     if not found.switches and not found.domains:
         raise InputError(
             "no switch and no NVLink domain in it",
@@ -131,9 +131,9 @@ def _from_config_map(values: list[Any], file: str | None) -> tuple[FabricMap, tu
 # --- nodes with labels --------------------------------------------------------------------------------------
 
 
-def _from_nodes(values: list[Any], names: NameLists) -> FabricMap:
+def _from_nodes(objects: list[_Object], names: NameLists) -> FabricMap:
     nodes: list[_Metadata] = []
-    for item in _objects(values, None):
+    for item in objects:
         nodes.extend([entry.metadata for entry in item.items] if item.items else [item.metadata])
     below: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     domains: dict[str, dict[str, None]] = {}

@@ -23,7 +23,7 @@ _ELEMENTS = b'"In msg nelems"'
 _RECOGNISE = re.compile(
     r'\A\s*\{(?=.{0,4000}"(?:traceEvents|deviceProperties)")'
     r'(?=.{0,4000}"(?:traceEvents|distributedInfo|schemaVersion|deviceProperties|record_shapes)")'
-    r'|\A\s*\[\s*\{\s*"(?:ph|name|cat|pid)"(?=.{0,4000}"ph")(?=.{0,4000}"ts")',
+    r'|\A\s*\[\s*\{(?=.{0,4000}"ph")(?=.{0,4000}"ts")(?=.{0,4000}"name")',
     re.S,
 )
 _NCCL_WORD = re.compile(r"\w{0,80}nccl\w{0,160}", re.I)

@@ -1,0 +1,102 @@
+"""Rules about which GPUs a node has: lost ones, and models that do not belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topo_tune.findings.rule import Rule, Sighting
+from topo_tune.records.finding import Severity
+from topo_tune.records.hardware import KernelEventKind
+from topo_tune.records.scan import Gpu, NodeScan, Scan
+
+_CUT = "..."  # how the table of `nvidia-smi` ends a name that does not fit
+_DISPLAY_SHARE = 0.25  # a card with less than this share of the largest memory only drives a screen
+
+
+def _lost(scan: Scan) -> Iterator[Sighting]:
+    for node in scan.nodes:
+        seen = {gpu.pci_bus_id for gpu in node.gpus}
+        if not node.gpus or None in seen or _may_hide_gpus(node):
+            continue
+        lost = [
+            device.address
+            for device in node.pci
+            if device.kind == "gpu"
+            and device.vendor_id == "10de"
+            and device.driver == "nvidia"
+            and not device.is_virtual_function
+            and device.address not in seen
+            and device.address not in _fallen(node)
+        ]
+        if lost:
+            yield Sighting(
+                "GPUs are on the PCI bus, bound to NVIDIA's driver, and the driver does not show them",
+                node.node,
+                evidence=(f"{len(node.gpus)} GPUs are shown", *(f"{address} is not" for address in lost)),
+                # Nobody knows of a saved file whether it was made inside of a container.
+                severity=None if node.host.container == "none" else Severity.WARNING,
+            )
+
+
+def _fallen(node: NodeScan) -> set[str | None]:
+    """GPUs that the kernel log tells of, which is a finding of its own."""
+    return {event.device for event in node.kernel_events if event.kind is KernelEventKind.GPU_LOST}
+
+
+def _may_hide_gpus(node: NodeScan) -> bool:
+    """A container or a job may have fewer GPUs than the machine whose /sys it sees."""
+    is_contained = node.host.container not in (None, "none")
+    return is_contained or any(name.startswith("SLURM_JOB") for name, _ in node.host.slurm)
+
+
+def _mixed(scan: Scan) -> Iterator[Sighting]:
+    for node in scan.nodes:
+        names = sorted({gpu.name for gpu in _computing(node.gpus)})
+        if len(names) < 2 or all(_is_one_name(names[0], name) for name in names[1:]):
+            continue
+        yield Sighting("GPUs of different models in one node: " + ", ".join(names), node.node)
+
+
+def _computing(gpus: tuple[Gpu, ...]) -> list[Gpu]:
+    """Without cards for a screen, such as the one of a DGX Station."""
+    most = max((gpu.memory_bytes or 0 for gpu in gpus), default=0)
+    return [
+        gpu
+        for gpu in gpus
+        if "Display" not in gpu.name
+        and (gpu.memory_bytes is None or gpu.memory_bytes >= _DISPLAY_SHARE * most)
+    ]
+
+
+def _is_one_name(one: str, other: str) -> bool:
+    if one.endswith(_CUT) or other.endswith(_CUT):
+        length = min(len(one.removesuffix(_CUT)), len(other.removesuffix(_CUT)))
+        return one[:length] == other[:length]
+    return one == other
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="gpu-lost",
+        title="the driver does not show a GPU that is on the bus",
+        severity=Severity.ERROR,
+        why="a job that asks for all GPUs does not start, or starts with uneven ranks a node, which NCCL's "
+        "rings and trees are not made for",
+        fix=(
+            "`dmesg | grep -E 'NVRM|Xid|fallen off'`, `nvidia-smi -L`, `lspci -d 10de:`",
+            "drain the node and power it off and on (a warm reboot often does not bring the GPU back)",
+        ),
+        source="https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
+        look=_lost,
+    ),
+    Rule(
+        id="gpus-mixed",
+        title="different models of GPUs in one node",
+        severity=Severity.WARNING,
+        why="NCCL picks one algorithm and channel count for all ranks, which is right for none; the slowest "
+        "model sets the pace, and P2P between models may be missing",
+        fix=("give a job GPUs of one model: `CUDA_VISIBLE_DEVICES`, a Slurm gres type, a node label",),
+        source="NVIDIA/nccl: src/graph/tuning.cc (minimum of the ranks' compute capabilities)",
+        look=_mixed,
+    ),
+)

@@ -1,0 +1,1 @@
+"""CPU, memory, limits, kernel: what the operating system gives a process."""

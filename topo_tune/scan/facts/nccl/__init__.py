@@ -1,0 +1,1 @@
+"""NCCL on the node: libraries, plugins, and every place that sets its variables."""

@@ -1,0 +1,1 @@
+"""RDMA devices, interfaces, RoCE settings, routes."""

@@ -1,0 +1,1 @@
+"""The PCI tree, from /sys and from every form of `lspci`."""
