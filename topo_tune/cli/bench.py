@@ -125,6 +125,7 @@ def bench(
     from topo_tune.records.inventory import BackendName
     from topo_tune.records.nccl_env import parse_assignments
     from topo_tune.records.units import parse_dtype, parse_share, parse_sizes
+    from topo_tune.report.comparisons import comparisons_report
     from topo_tune.report.curves import busbw_plot
     from topo_tune.report.curves_html import busbw_page
     from topo_tune.report.launches import launches_report
@@ -172,6 +173,8 @@ def bench(
         added = benching.record_surface(record, made, inventory, topology, plans[0].dtype)
         reporter.say(f"{added} of {len(made)} launches were added to {record}")
     lines = [*launches_report(made, *usual), ""]
+    if compared := comparisons_report(made):
+        lines += [*compared, ""]
     lines += [f"# note: {note}" for note in (*notes, *_notes_of(made))]
     if plot:
         lines += ["", *busbw_plot(made, *usual), ""]
