@@ -63,7 +63,7 @@ def bench(
     ] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(metavar="SIZES", help="As `8K,128K`, `8K..32M` (doubling) or `8K..32M x4`."),
+        typer.Option("--sizes", metavar="SIZES", help="As `8K,128K`, `8K..32M` (doubling) or `8K..32M x4`."),
     ] = None,
     repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Samples of each size in a launch.")] = 5,
     single_calls: Annotated[
