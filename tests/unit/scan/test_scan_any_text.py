@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import time
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from golden_facts import beside_the_repository
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_text import text_of as shown
+from saved_file_trials import BEGINNING, beginning
 from scans import node_scan
 
 from topo_tune.errors import InputError
@@ -131,3 +133,14 @@ def test_a_scan_of_all_real_files_survives_its_own_record(tmp_path) -> None:  # 
 
     assert back == scan
     assert len(scan.nodes) + len({d.node for d in scan.documents}) >= len(FILES) - 1
+
+
+@pytest.mark.parametrize("piece", ["\n", " \n", "\t", "1 ", "a", "#\n", "a=\n", ": ", "[", "|"])
+def test_no_kind_takes_long_to_recognise_what_repeats_itself(piece: str) -> None:
+    text = beginning(piece * (BEGINNING // len(piece)))
+    start = time.process_time()
+
+    for kind in KINDS:
+        kind.recognise(text)
+
+    assert time.process_time() - start < 4

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
 from topo_tune.records.nccl_documents import CauseKind, NcclLog
-from topo_tune.scan.documents.log_lines import LogLine, log_lines, unlabelled
+from topo_tune.scan.documents.log_lines import (
+    HEAD_LINES,
+    TAIL_LINES,
+    LogLine,
+    log_lines,
+    raw_lines,
+    unlabelled,
+)
 from topo_tune.scan.documents.nccl_log import KINDS, parse
 
 LOGS = sorted((FACTS / "nccl-logs").glob("*.log"))
@@ -527,3 +534,42 @@ def test_hostile_texts_cost_little(text: str) -> None:
 
     # One second is the promise; the rest is room for a slow machine.
     assert time.process_time() - start < 4
+
+
+_CHATTER = "node01:42:43 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"
+_FAILURE = (
+    "node07:4242:4243 [3] transport/net_ib.cc:788 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0",
+    "node07:4242:4243 [3] NCCL INFO transport/net.cc:537 -> 6",
+    "node07:4242:4243 [3] NCCL INFO transport.cc:163 -> 6 [Proxy Thread]",
+)
+
+
+@pytest.mark.parametrize("behind", [0, TAIL_LINES + 1_000], ids=["at the end", "in the middle"])
+def test_a_failure_is_found_wherever_in_a_long_log_it_is(behind: int) -> None:
+    lines = [_CHATTER] * (HEAD_LINES + TAIL_LINES) + [*_FAILURE] + [_CHATTER] * behind
+
+    log = parse("\n".join(lines))
+
+    assert log.cause is not None
+    assert (log.cause.kind, log.cause.hosts) == (CauseKind.RDMA_TRANSPORT, ("node07",))
+    assert log.cause.code_name == "ncclRemoteError"
+    assert log.cause.line == HEAD_LINES + TAIL_LINES + 1
+
+
+def test_what_is_passed_over_in_a_long_log_is_told() -> None:
+    lines = HEAD_LINES + TAIL_LINES + 5
+
+    _, problems = KINDS[0].document(("\n" + _CHATTER) * (lines - 1), "job.log")  # type: ignore[misc]
+
+    assert [f"of {lines} lines only the first {HEAD_LINES}" in problem for problem in problems] == [True]
+
+
+def test_other_lines_in_the_middle_of_a_long_log_are_kept_to_a_number() -> None:
+    lines = ["step 1 loss 3.25"] * (HEAD_LINES + 60_000) + ["[rank3]: Watchdog caught a timeout"]
+    text = "\n".join(lines + [_CHATTER] * TAIL_LINES)
+
+    numbers = [number for number, _ in raw_lines(text)]
+
+    assert numbers == sorted(numbers)
+    assert len(lines) in numbers
+    assert len(numbers) == HEAD_LINES + 50_000 + 1 + TAIL_LINES
