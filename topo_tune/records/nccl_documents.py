@@ -1,4 +1,4 @@
-"""What saved files of NCCL and nccl-tests say: topology, graphs, tuner tables, logs, measurements."""
+"""What saved files of NCCL and nccl-tests say: topology, graphs, tuner tables, logs, measurements, job settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import PcieLink
 from topo_tune.records.matrix import TopologyMatrix
 
@@ -398,3 +399,36 @@ class NcclTests(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nc
     """`NCCL`, or `RCCL` where rccl-tests wrote it"""
     log: NcclLog | None = None
     """what NCCL's own lines tell, where they are in the same file"""
+
+
+# --- settings of a job --------------------------------------------------------------------------------------
+
+
+class JobSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One NCCL variable that a file gives to a job."""
+
+    name: str
+    value: str
+    """as it is written where only the shell knows what it becomes"""
+    line: int
+
+
+class JobMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One thing that `topo-tune lint` says about the file."""
+
+    rule: str
+    """ID of lint's rule"""
+    severity: Severity
+    line: int
+    """from 1; 0 when it is about the whole file"""
+    text: str
+
+
+class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="job-settings"):
+    """What a job's own file sets: a shell snippet, a batch script, launcher options, a manifest."""
+
+    format: str
+    """as `topo-tune lint` names it: `shell`, `args`, `yaml`"""
+    settings: tuple[JobSetting, ...]
+    messages: tuple[JobMessage, ...] = ()
+    """errors and warnings, in the file's order; notices are left out"""

@@ -193,6 +193,8 @@ class Scan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """saved files about a job or the whole cluster"""
     findings: tuple[Finding, ...] = ()
     """worst first"""
+    unread: tuple[Absent, ...] = ()
+    """saved files that could not be read and that belong to no node of the scan"""
 
     def node(self, name: str) -> NodeScan | None:
         """The scan of one node, or None when it did not answer."""

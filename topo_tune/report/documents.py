@@ -8,6 +8,7 @@ from topo_tune.records.cluster_documents import FabricMap, HealthChecks, HostLis
 from topo_tune.records.document import DocumentBody
 from topo_tune.records.nccl_documents import (
     GraphFile,
+    JobSettings,
     MeasuredRun,
     NcclLog,
     NcclTests,
@@ -43,6 +44,8 @@ def summary(body: DocumentBody) -> str:
         return _several(f"{count} x {name}" for name, count in body.devices) or "no device"
     if isinstance(body, HealthChecks):
         return counted(len(body.checks), "check")
+    if isinstance(body, JobSettings):
+        return f"{counted(len(body.settings), 'NCCL setting')}, read as {body.format}"
     assert isinstance(body, TraceSummary)
     return _trace(body)
 
