@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from topo_tune.findings.jobs.job_logs import (
     logs,
+    mixes_fabrics,
     nodes_of,
     nvlink_joins_all,
+    rdma_by_fabric,
     spans_nodes,
     usable_rdma,
     value_of,
@@ -166,9 +168,8 @@ def _virtual_sockets(scan: Scan) -> Iterator[Sighting]:
 
 def _mixed(scan: Scan) -> Iterator[Sighting]:
     for document, log in logs(scan):
-        roce = [nic.name for nic in log.nics if nic.kind == "RoCE"]
-        infiniband = [nic.name for nic in log.nics if nic.kind.startswith("IB")]
-        if roce and infiniband:
+        roce, infiniband = rdma_by_fabric(log)
+        if mixes_fabrics(log):
             yield Sighting(
                 "NCCL uses RoCE and InfiniBand ports of a node together",
                 document.node,

@@ -28,6 +28,11 @@ def _real(node: NodeScan) -> list[Nic]:
     return [nic for nic in node.nics if nic.kind == "ethernet" and not is_host_only(nic.name)]
 
 
+def _is_routed_by_source(nic: Nic) -> bool:
+    """AWS and HPE Slingshot put all interfaces of a machine into one subnet, and see to the routes themselves."""
+    return nic.driver == "ena" or (nic.driver or "").startswith("cxi") or nic.name.startswith("hsn")
+
+
 def _networks(nic: Nic) -> set[str]:
     """IPv4 subnets of an interface: `10.0.0.0/24`."""
     return {network for text in nic.addresses if (network := _network(text)) is not None}
@@ -60,8 +65,7 @@ def _same_subnet(scan: Scan) -> Iterator[Sighting]:
                 and nic.kind != "loopback"
                 and not is_host_only(nic.name)
                 and nic.master is None
-                # AWS puts all interfaces of a machine into one subnet and routes by source address itself.
-                and nic.driver != "ena"
+                and not _is_routed_by_source(nic)
             ):
                 for network in _networks(nic):
                     members[network].append(nic)

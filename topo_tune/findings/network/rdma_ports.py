@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from topo_tune.findings.in_force import in_force
+from topo_tune.findings.jobs.job_logs import logs, mixes_fabrics, nodes_of
 from topo_tune.findings.network.rdma_fabric import (
     End,
     active,
@@ -80,13 +81,10 @@ def _down_unlike_other_nodes(scan: Scan, told: set[tuple[str, str]]) -> Iterator
     for places in by_place(scan).values():
         if majority(end.port.state for _, end in places) != "Active" or len(places) < _FEWEST_NODES:
             continue
-        for node, end in places:
-            if (
-                end.port.state == "Down"
-                and (node, end.name) not in told
-                and not end.device.is_virtual_function
-            ):
-                found[node].append(end)
+        for name, end in places:
+            is_told = (name, end.name) in told
+            if end.port.state == "Down" and not is_told and not end.device.is_virtual_function:
+                found[name].append(end)
     for node in scan.nodes:
         down = found.get(node.node, [])
         if down and (active_count := len(active(node))):
@@ -194,7 +192,16 @@ def _no_manager(scan: Scan) -> Iterator[Sighting]:
 
 
 def _mixed_layers(scan: Scan) -> Iterator[Sighting]:
+    # A job that did use both is told by its log.
+    told = {
+        node.node
+        for document, log in logs(scan)
+        if mixes_fabrics(log)
+        for node in nodes_of(scan, document, log)
+    }
     for node in scan.nodes:
+        if node.node in told:
+            continue
         layers: dict[str, list[str]] = defaultdict(list)
         for end in compute(node):
             if end.port.link_layer:
