@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from topo_tune.errors import InputError, did_you_mean
 from topo_tune.records.finding import Severity
-from topo_tune.records.scan import Absent, NodeScan, Scan
+from topo_tune.records.scan import NodeScan, Scan
 from topo_tune.records.topology import Topology
 from topo_tune.report.documents import summary
 from topo_tune.report.findings import findings_report
@@ -30,9 +30,8 @@ def scan_report(scan: Scan, topology: Topology | None) -> list[RenderableType]:
         parts.append(_nodes_table(scan))
     if scan.documents:
         parts.append(labelled("Files about a job or the cluster:", _documents(scan)))
-    unread: tuple[Absent, ...] = getattr(scan, "unread", ())
-    if unread:
-        parts.append(labelled("Files not read:", [(file.what, file.reason) for file in unread]))
+    if scan.unread:
+        parts.append(labelled("Files not read:", [(file.what, file.reason) for file in scan.unread]))
     if scan.missing:
         reasons = [(f"{missing.kind}: {missing.reason}", missing.node) for missing in scan.missing]
         parts.append(labelled("Missing:", _by_node(reasons, scan)))
