@@ -95,6 +95,8 @@ class GpuHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reset_required: bool | None = None
     recovery_action: str | None = None
     """what the driver asks for: `None`, `Reset`, `Reboot`, `Drain P2P`, `Drain and Reset`"""
+    is_lost: bool | None = None
+    """True: the driver knows that it was there and cannot reach it any more; nothing else told of it counts"""
 
 
 class NvlinkLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
