@@ -704,3 +704,16 @@ def test_a_port_that_waits_for_a_subnet_manager_is_an_error_where_jobs_need_it()
     )
 
     assert (needed.severity, spare.severity) == (Severity.ERROR, Severity.WARNING)
+
+
+def test_ports_that_are_down_or_slow_on_every_node_are_a_plan_or_a_rail_and_no_error() -> None:
+    storage = (device(8, port={"rate_gbit_per_s": 200.0}), device(9, port=DOWN))
+    planned = tuple(node(*devices(8), *storage, name=f"gpu00{i}") for i in (1, 2, 3))
+
+    everywhere = found(scan_of(*planned))
+    here = found(scan_of(planned[0]))
+
+    assert [finding.rule for finding in everywhere] == ["rdma-port-down", "rdma-port-slow"]
+    assert {finding.severity for finding in everywhere} == {Severity.WARNING}
+    assert [finding.rule for finding in here] == ["rdma-port-down", "rdma-port-slow"]
+    assert {finding.severity for finding in here} == {Severity.ERROR}

@@ -206,7 +206,8 @@ RULES: tuple[Rule, ...] = (
         why="`nvidia_peermem` has replaced it and comes with the driver; the old module has to be rebuilt "
         "for each driver, and with both loaded nobody tells which one serves NCCL",
         fix=(
-            "`rmmod nv_peer_mem`, remove the package nvidia-peer-memory-dkms, then `modprobe nvidia-peermem`",
+            "on a drained node: `rmmod nv_peer_mem`, remove the package nvidia-peer-memory-dkms, then "
+            "`modprobe nvidia-peermem`",
         ),
         source="https://docs.nvidia.com/networking/display/GPUDirectRDMAv18/Installing+GPUDirect+RDMA",
         look=_legacy_peer_memory,

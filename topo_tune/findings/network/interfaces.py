@@ -8,15 +8,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from topo_tune.findings.network.rdma_fabric import carries_jobs, majority
+from topo_tune.findings.network.rdma_fabric import FEWEST_NODES, carries_jobs, majority
 from topo_tune.findings.network.sockets import interfaces
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.network import is_host_only
 from topo_tune.records.scan import Nic, NodeScan, Scan
-
-_FEWEST_NODES = 3
-"""Below three, no node is the odd one out."""
 
 # The service processor's network on the host's USB has one and the same address on every node.
 _SERVICE = re.compile(r"usb|bmc|idrac|ilo\d|enx|tmfifo_net")
@@ -91,7 +88,7 @@ def _no_shared_subnet(scan: Scan) -> Iterator[Sighting]:
     known = {node: own for node, own in networks.items() if own}
     counted = Counter(network for own in known.values() for network in own)
     shared = {network for network, count in counted.items() if 2 * count > len(known)}
-    if len(known) < _FEWEST_NODES or not shared:
+    if len(known) < FEWEST_NODES or not shared:
         return
     for node, own in known.items():
         if not own & shared:
@@ -168,7 +165,7 @@ def _slower(scan: Scan) -> Iterator[Sighting]:
                 seen[nic.name].append((node.node, nic))
     for places in seen.values():
         usual = majority(nic.speed_gbit_per_s for _, nic in places)
-        if usual is None or len(places) < _FEWEST_NODES:
+        if usual is None or len(places) < FEWEST_NODES:
             continue
         for name, nic in places:
             if nic.speed_gbit_per_s is not None and nic.speed_gbit_per_s < usual:
