@@ -151,6 +151,8 @@ class PciDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     acs: tuple[str, ...] | None = None
     """ACS controls that are on (`SrcValid`, `ReqRedir`, `CmpltRedir`, `UpstreamFwd`, ...); None: not known"""
     is_virtual_function: bool = False
+    is_dead: bool = False
+    """it does not answer the bus any more: all of its registers read as ones (`rev ff`)"""
 
     @property
     def kind(self) -> str:

@@ -31,7 +31,7 @@ _LIBRARY = re.compile(r"NVML library version: {0,4}[\d.]{3,20}")
 # What may stand around an error in the file that it was saved in: the rest of its sentence, the shell, a time.
 _AROUND = re.compile(
     r"Make sure that|.{0,80}installed and running|Please (?:make sure|also|ensure)|.{0,80}present in your system"
-    r"|Reboot the system|the system to|\S{0,80}[$#>%] ?(?:sudo )?\S{0,80}nvidia-smi"
+    r"|Reboot the system|the system to|.{0,80}[$#>%] ?(?:sudo )?\S{0,80}nvidia-smi"
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:|(?:command terminated|exit)\b"
 )
 _MOST = 64
