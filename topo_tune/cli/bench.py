@@ -33,7 +33,7 @@ def bench(
     ] = 3,
     sizes: Annotated[
         str | None,
-        typer.Option(metavar="SIZES", help="As `8K,128K`, `8K..32M` (doubling) or `8K..32M x4`."),
+        typer.Option("--sizes", metavar="SIZES", help="As `8K,128K`, `8K..32M` (doubling) or `8K..32M x4`."),
     ] = None,
     repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Samples of each size in a launch.")] = 5,
     output: Annotated[

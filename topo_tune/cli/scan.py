@@ -40,7 +40,9 @@ def scan(
     ] = None,
     node: Annotated[
         str | None,
-        typer.Option(metavar="NODE", help="Show one node from near: its tree, its matrix, its settings."),
+        typer.Option(
+            "--node", metavar="NODE", help="Show one node from near: its tree, its matrix, its settings."
+        ),
     ] = None,
     fail_on: options.FailOn = options.Threshold.ERROR,
     ignore: options.Ignore = None,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import typing
 
 import pytest
 import typer
+from typer.models import OptionInfo
 
 from topo_tune.cli.app import app, run
 
@@ -140,3 +142,18 @@ def test_completion_knows_the_commands() -> None:
     )
 
     assert done.stdout.split() == ["recommend", "rollback"]
+
+
+def test_an_option_whose_value_is_called_like_itself_says_its_name() -> None:
+    """Some versions of typer take such a metavar for the option's name: `--SIZES`."""
+    unsaid = [
+        (command.name, name)
+        for command in app.registered_commands
+        if command.callback is not None
+        for name, hint in typing.get_type_hints(command.callback, include_extras=True).items()
+        for info in getattr(hint, "__metadata__", ())
+        if isinstance(info, OptionInfo) and not info.param_decls
+        if (info.metavar or "").lower().replace("-", "_") == name
+    ]
+
+    assert unsaid == []
