@@ -54,7 +54,7 @@ def lint(
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option("--format", metavar="FORMAT", help=f"Read as one of {_FORMATS}. Default: by content."),
+        typer.Option("--format", metavar="NAME", help=f"Read as one of {_FORMATS}. Default: by content."),
     ] = None,
     fail_on: Annotated[
         str,
