@@ -281,6 +281,40 @@ def test_words_of_torch_and_mpi_tell_too() -> None:
     assert (error.cause.kind, error.cause.code) == (CauseKind.BOOTSTRAP_TIMEOUT, 6)
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "code"),
+    [
+        (
+            "[rank1]:[E101 10:00:00.0 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout:"
+            " WorkNCCL(SeqNum=5, OpType=ALLREDUCE) ran for 600010 milliseconds before timing out.",
+            CauseKind.WATCHDOG,
+            None,
+        ),
+        (
+            "step 1\ntorch.distributed.DistBackendError: NCCL error in: ../torch/ProcessGroupNCCL.cpp:1970, unhandled"
+            " system error (run with NCCL_DEBUG=INFO for details)",
+            CauseKind.OTHER,
+            2,
+        ),
+        (
+            "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: NCCL operation ncclCommInitRank(&comm, 2) failed:"
+            " unhandled cuda error. Last NCCL warning: NCCL error in ...",
+            CauseKind.OTHER,
+            1,
+        ),
+    ],
+)
+def test_what_a_framework_says_is_a_log_without_a_line_of_nccl(
+    text: str, kind: CauseKind, code: int | None
+) -> None:
+    log = parse(text)
+
+    assert KINDS[0].recognise(text)
+    assert log.cause is not None
+    assert (log.cause.kind, log.cause.code) == (kind, code)
+    assert (log.version, log.ranks, log.hosts) == (None, None, ())
+
+
 def test_the_root_counts_not_what_comes_first() -> None:
     text = (
         "a:1:1 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer b<1>\n"

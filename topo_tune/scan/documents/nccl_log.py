@@ -116,6 +116,8 @@ class _Reading:
             self.hosts[clipped(text[15:], 64)] = None
         elif "librccl" in text:
             self.is_rccl = True
+        if "NCCL" in text and _OF_A_FRAMEWORK.search(text):
+            self.is_of_nccl = True
 
     # --- messages ---
 
@@ -376,6 +378,11 @@ class _Reading:
         return notes + list(self.plugins.notes)
 
 
+_OF_A_FRAMEWORK = re.compile(
+    r"Watchdog caught collective operation timeout|\bNCCL (?:E|e)rror in: |\bNCCL communicator was aborted"
+    r"|setting up NCCL communicator|\bNCCL operation nccl\w{1,40}\b.{0,300} failed: "
+)
+"""What frameworks say of NCCL where it was not asked to say anything itself: torch, JAX."""
 _PATH = re.compile(r"(GPU/\S{1,32}) \(\d{1,4}/([\d.]{1,12})/([A-Z]{2,8})\)")
 
 
@@ -428,6 +435,7 @@ KINDS: tuple[SavedKind, ...] = (
             r":\d{1,10}:\d{1,10} (?:\[-?\d{1,4}\] )?(?:[^\n]{0,200} )?NCCL (?:INFO|WARN|TRACE|CALL) "
             r"|:\d{1,10}:\d{1,10} \[-?\d{1,4}\] (?:INFO NET|[\w./]{1,80}:\d{1,6} WARN )"
             r"|^(?:NCCL|RCCL) version ?:? \d"
+            rf"|{_OF_A_FRAMEWORK.pattern}"
         ),
         document=_document,
     ),
