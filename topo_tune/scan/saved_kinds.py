@@ -63,3 +63,14 @@ KINDS: tuple[SavedKind, ...] = (
     *nccl_files.KINDS,
     *host_list.KINDS,
 )
+
+STAY_WHOLE: tuple[SavedKind, ...] = (
+    *nccl_tests.KINDS,
+    *nccl_log.KINDS,
+    *job_settings.KINDS,
+    *nccl_files.KINDS,
+)
+"""Kinds whose own texts hold prompts, comments and other tools' lines: never taken apart."""
+
+NOT_IN_SECTIONS: tuple[SavedKind, ...] = host_list.KINDS
+"""Kinds told by words alone, which a paragraph of a report holds by chance."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import random
+import tempfile
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -95,6 +97,38 @@ def test_a_spoilt_real_file_is_read_or_refused_and_everything_behind_takes_it(se
         for node in scan.nodes:
             assert shown(node_report(node))
         assert all(finding.what for finding in found)
+
+
+MARKS = (
+    "",
+    "\n## lscpu\n",
+    "\n```\n",
+    "\n$ ibstat\n",
+    "\n===== ulimit -a =====\n",
+    "\n# cat /etc/nccl.conf\n",
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(MARKS), st.integers(0, 2**32)), min_size=2, max_size=5), st.booleans()
+)
+def test_spoilt_outputs_in_one_file_are_read_or_refused(
+    parts: list[tuple[str, int]], is_labelled: bool
+) -> None:
+    text = "".join(f"{mark}{mutated(seed)}" for mark, seed in parts)
+    if is_labelled:
+        text = "".join(f"n{number % 3}: {line}\n" for number, line in enumerate(text.split("\n")))
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "report.md").write_text(text)
+        try:
+            scan = scan_from(folder)
+        except InputError:
+            return
+
+    assert shown(scan_report(scan, None))
+    assert msgspec.json.decode(msgspec.json.encode(scan), type=Scan) == scan
 
 
 @settings(max_examples=150, deadline=None)
