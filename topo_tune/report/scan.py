@@ -26,7 +26,7 @@ _PROBLEMS_SHOWN = 3
 def scan_report(scan: Scan, topology: Topology | None) -> list[RenderableType]:
     """Tables and lists, in reading order: findings first, what nobody could see last."""
     parts = findings_report(scan.findings, [node.node for node in scan.nodes])
-    if scan.nodes or scan.missing:
+    if scan.missing or nodes_told(scan)[0]:
         parts.append(_nodes_table(scan))
     if scan.documents:
         parts.append(labelled("Files about a job or the cluster:", _documents(scan)))

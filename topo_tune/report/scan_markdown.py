@@ -29,12 +29,13 @@ def scan_markdown(scan: Scan) -> str:
         lines += ["### Files about a job or the cluster", ""]
         lines += [f"- {_plain(d.file)}: {d.kind}: {_plain(summary(d.body))}" for d in scan.documents]
         lines.append("")
+    if scan.unread:
+        lines += ["### Files not read", ""]
+        lines += [f"- {_plain(file.what)}: {_plain(file.reason)}" for file in scan.unread]
+        lines.append("")
     if scan.missing:
         lines += ["### Missing", ""]
-        lines += [
-            f"- {_plain(missing.node)}: {_plain(missing.kind)}: {_plain(missing.reason)}"
-            for missing in scan.missing
-        ]
+        lines += [f"- {_plain(m.node)}: {_plain(m.kind)}: {_plain(m.reason)}" for m in scan.missing]
         lines.append("")
     return "\n".join(lines)
 

@@ -16,9 +16,10 @@ from topo_tune.records.document import Document
 from topo_tune.records.inventory import Missing
 from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.nccl_documents import NcclLog
-from topo_tune.records.scan import Absent, NodeScan, Scan
+from topo_tune.records.scan import Absent, Cpu, NodeScan, Scan
 from topo_tune.records.topology import Fabric, Topology
 from topo_tune.report.scan import scan_report, summary_line
+from topo_tune.report.scan_markdown import scan_markdown
 from topo_tune.scan.answer import node_scan_from_raw
 from topo_tune.scan.facts.gpus import nvidia_topology
 
@@ -187,3 +188,18 @@ def test_what_to_do_about_a_missing_node_is_said_once_for_each_kind() -> None:
     assert "What to do:" in text
     assert "host key refused:  ssh-keyscan n7" in text
     assert "ssh-keyscan n8" not in text
+
+
+def test_files_that_were_not_read_are_named_with_their_reason() -> None:
+    scan = scan_of(node_scan("n1"), unread=(Absent("core.7", "binary data"),))
+
+    assert "Files not read:\n  core.7  binary data\n" in text_of(scan_report(scan, None))
+    assert "### Files not read\n\n- core.7: binary data\n" in scan_markdown(scan)
+
+
+def test_nodes_of_which_nothing_is_known_but_the_name_need_no_table() -> None:
+    unknown = Cpu(None, None, "unknown", None, None, 0)
+
+    text = text_of(scan_report(scan_of(node_scan("n1", kernel="unknown", cpu=unknown)), None))
+
+    assert "nodes" not in text
