@@ -20,7 +20,7 @@ from topo_tune.scan.facts.fact import SavedKind
 from topo_tune.scan.facts.words import clipped, without_escapes
 from topo_tune.scan.node_labels import by_label, without_labels
 from topo_tune.scan.own_files import saved_scan
-from topo_tune.scan.saved_kinds import ANSWER, KINDS, NOT_IN_SECTIONS, STAY_WHOLE
+from topo_tune.scan.saved_kinds import ANSWER, KINDS, NOT_IN_SECTIONS, SETTINGS, STAY_WHOLE
 from topo_tune.scan.text_sections import Section, is_command, sections
 
 SIZE_LIMIT_BYTES = 256 << 20
@@ -34,10 +34,13 @@ _LINE_LIMIT = 400
 _SECTIONS_LIMIT = 8 << 20
 """Characters of a text that is searched for sections: a session on a node with a long kernel log."""
 
-_SECTION_BEGINNING = 16 << 10
+_SECTION_BEGINNING = 8 << 10
 """Characters by which the kind of a section is told, so that all sections together take no longer than a file."""
 
 _PLACES_SHOWN = 8
+
+_LABELS_TRIED = 3
+"""Nodes by whose lines, the longest, a text is known to be the outputs of nodes: not each of thousands is tried."""
 
 _SHOWS_FILE = re.compile(r"(?:sudo )?(?:cat|head|tail|less|more)(?: -\S+)* (/\S{1,300})")
 
@@ -137,7 +140,8 @@ def kind_of(text: str) -> SavedKind:
 def _of_nodes(text: str, name: str) -> list[SavedFile]:
     """What each node said whose name stands before every line; nothing where that makes no sense of the text."""
     labelled = by_label(text)
-    if not labelled:
+    longest = sorted(labelled.values(), key=len, reverse=True)[:_LABELS_TRIED]
+    if not any(_is_known(own) for own in longest):
         return []
     opened = []
     for node, own in labelled.items():
@@ -146,11 +150,17 @@ def _of_nodes(text: str, name: str) -> list[SavedFile]:
         except InputError as error:
             opened.append(SavedFile(name, notes=(Absent(name, error.message),), node=node))
     kinds = [output.kind for file in opened for output in file.outputs]
-    if not kinds:
-        return []
     if all(kind.document is not None for kind in kinds):
         return [_opened(without_labels(text), name)]
     return opened
+
+
+def _is_known(text: str) -> bool:
+    try:
+        kind_of(text)
+    except InputError:
+        return False
+    return True
 
 
 def _opened(text: str, name: str) -> SavedFile:
@@ -164,7 +174,8 @@ def _opened(text: str, name: str) -> SavedFile:
         return SavedFile(name, notes=(said,))
     if kind not in (ANSWER, *STAY_WHOLE):
         parts = _parts(text, name)
-        if len({output.kind.name for output in parts.outputs}) > 1:
+        kinds = {output.kind.name for output in parts.outputs}
+        if len(kinds) > 1 and kinds - {kind.name for kind in SETTINGS}:
             return parts
     return SavedFile(name, (Output(name, text, kind),))
 
@@ -173,8 +184,11 @@ def _parts(text: str, name: str) -> SavedFile:
     """The sections of known kinds; the others are noted."""
     if len(text) > _SECTIONS_LIMIT:
         return SavedFile(name)
+    found = sections(without_escapes(text))
+    if len(found) < 2:
+        return SavedFile(name)
     outputs, notes, others = [], [], []
-    for section in sections(without_escapes(text)):
+    for section in found:
         kind = _kind_of_section(section)
         if kind is not None:
             outputs.append(Output(_called(section, name), section.text, kind))

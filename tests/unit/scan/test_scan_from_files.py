@@ -456,6 +456,28 @@ def test_a_second_output_of_one_tool_in_a_report_is_left_out_and_said(tmp_path: 
     ]
 
 
+def test_an_environment_and_a_configuration_in_one_report_are_two_outputs(tmp_path: Path) -> None:
+    environment = "HOME=/root\nPATH=/bin\nLANG=C\nSHELL=/bin/sh\nNCCL_NET=IB\n"
+    (tmp_path / "n1.md").write_text(f"## env\n{environment}## cat /etc/nccl.conf\nNCCL_ALGO=Ring\n")
+
+    (node,) = scan_from(tmp_path).nodes
+
+    assert [(o.name, o.layer) for o in node.settings] == [
+        ("NCCL_ALGO", Layer.SYSTEM_FILE),
+        ("NCCL_NET", Layer.ENVIRONMENT),
+    ]
+
+
+def test_a_script_with_comments_stays_whole(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(
+        "## env of the job\nexport NCCL_NET=IB\n\n## ip of the first node\nNCCL_ALGO=Ring\n"
+    )
+
+    (document,) = scan_from(tmp_path).documents
+
+    assert (document.file, document.body.format) == ("job.sh", "shell")
+
+
 def test_a_job_log_behind_other_outputs_is_a_document(tmp_path: Path) -> None:
     log = (FACTS / "nccl-logs/a100-4node-nccl-info.log").read_text()
     (tmp_path / "job.out").write_text(f"{MATRIX}+ mpirun all_reduce_perf\n{log}")
