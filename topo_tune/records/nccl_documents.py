@@ -55,6 +55,8 @@ class XmlGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """its own PCIe link, as the file has it"""
     slowest_link: PcieLink | None = None
     """the narrowest PCIe link between it and its CPU; its own where nothing above is narrower"""
+    c2c_gb_per_s: float | None = None
+    """of the NVLink-C2C that joins it with its CPU, on Grace and GB10; then its PCIe link matters little"""
 
 
 class XmlNet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -354,6 +355,10 @@ def test_a_warning_alone_is_no_failure_and_with_an_error_of_its_thread_it_is() -
         "[pod/job-worker-1/main] ",
         "\x1b[32m",
         "gpu-worker-1: [rank3]: ",
+        "2025-03-11T10:00:00.000000000Z stdout F ",
+        "(RayTrainWorker pid=41312, ip=10.0.23.7) ",
+        "(train rank=3 pid=41312) ",
+        "[rank=3] || ",
     ],
 )
 def test_labels_of_launchers_are_taken_off(prefix: str) -> None:
@@ -433,6 +438,51 @@ def test_lists_of_devices_in_other_layouts() -> None:
     ]
     assert [nic.name for nic in merged.nics] == ["mlx5_0", "mlx5_1"]
     assert rails.out_of_band == "eth0"
+
+
+def test_interfaces_without_an_address_are_listed_too() -> None:
+    nics = log_of("a100-sockets-without-addresses.log").nics
+
+    assert [(nic.name, nic.kind, nic.address) for nic in nics] == [
+        (name, "Socket", None) for name in ("ibp5s0", "ibp70s0", "ibp140s0", "ibp212s0")
+    ]
+
+
+def test_plugins_of_clouds_list_their_devices_like_nccl() -> None:
+    rdma = said(
+        "NET/gIB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.128.0.12<0>",
+        "NET/gIB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
+        "Using network gIB",
+    )
+    sockets = said("NET/GPUDirectTCPX : Using [0]eth1:10.0.1.2<0> [1]eth2:10.0.2.2<0>")
+
+    assert [(nic.name, nic.kind, nic.gpu_direct) for nic in rdma.nics] == [
+        ("mlx5_0", "RoCE", True),
+        ("mlx5_1", "RoCE", None),
+    ]
+    assert (rdma.network, rdma.out_of_band) == ("gIB", "eth0")
+    assert [(nic.name, nic.kind, nic.address) for nic in sockets.nics] == [
+        ("eth1", "Socket", "10.0.1.2"),
+        ("eth2", "Socket", "10.0.2.2"),
+    ]
+    assert not said("NET/OFI : No device found").finds_no_rdma
+
+
+def test_objects_that_docker_keeps_are_read_as_the_lines_within() -> None:
+    lines = [
+        "node01:42:43 [0] NCCL INFO Using network IB\n",
+        "node01:42:43 [0] net_ib.cc:788 NCCL WARN NET/IB : Got completion with error 12\n",
+        "",
+    ]
+    kept = [json.dumps({"log": line, "stream": "stdout", "time": "2025-03-11T10:00:00Z"}) for line in lines]
+    text = "\n".join([*kept, '{"log":"cut off', "plain"])
+
+    log = parse(text.replace('{"log": "', '{"log":"'))
+
+    assert log.network == "IB"
+    assert log.cause is not None
+    assert (log.cause.line, log.cause.text) == (2, "NET/IB : Got completion with error 12")
+    assert KINDS[0].recognise(text)
 
 
 def test_gpu_direct_is_told_card_by_card() -> None:

@@ -7,6 +7,7 @@ into each other's lines, so a beginning is looked for anywhere in a line, not on
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -83,6 +84,9 @@ _LABEL = re.compile(
     | \[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d\]\ ?                # NCCL's own time
     | [A-Za-z][\w.-]{0,63}-\d{1,5}:\                        # name of a pod or a node: `worker-0: `
     | \[pod/[\w./-]{1,200}\]\ ?                             # kubectl logs --prefix
+    | std(?:out|err)\ [FP]\                                # files of containerd, behind their time
+    | \(\w{1,64}(?:\ rank=\d{1,7})?\ pid=\d{1,10}(?:,\ ip=[\d.]{7,15})?\)\ ?  # Ray
+    | \[rank=\d{1,7}\]\ \|\|\                               # Determined
     )""",
     re.X,
 )
@@ -106,7 +110,7 @@ def raw_lines(text: str) -> Iterator[tuple[int, str]]:
 
     Of one that is out of all proportion the beginning, the end, and what between them may tell of a failure.
     """
-    head = without_escapes(text).split("\n", HEAD_LINES)
+    head = _unwrapped(without_escapes(text)).split("\n", HEAD_LINES)
     rest = head.pop() if len(head) > HEAD_LINES else None
     yield from _numbered(head, 1)
     if rest is None:
@@ -150,6 +154,23 @@ def log_lines(text: str) -> list[LogLine]:
         else:
             pieces += _pieces(*one, hosts)
     return pieces
+
+
+def _unwrapped(text: str) -> str:
+    """The lines within the objects that Docker's `json-file` driver keeps, one a line; any other text as it is."""
+    if not text.startswith('{"log":"'):
+        return text
+    return "\n".join(_within_object(line) for line in text.split("\n"))
+
+
+def _within_object(line: str) -> str:
+    try:
+        told = json.loads(line) if len(line) <= 2 * LONGEST_LINE else None
+    except (ValueError, RecursionError):
+        return line
+    said = told.get("log") if isinstance(told, dict) else None
+    # One object is one line: its number must stay that of the file.
+    return said.rstrip("\n").replace("\n", " ") if isinstance(said, str) else line
 
 
 def _numbered(lines: list[str], number: int) -> Iterator[tuple[int, str]]:

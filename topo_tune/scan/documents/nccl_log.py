@@ -133,6 +133,8 @@ class _Reading:
             self._path(line)
         elif word.endswith("/Plugin:"):
             self.plugins.look(line.text)
+        elif word.startswith("NET/"):
+            self._devices(line)
         elif word.isdecimal():
             self._numbers(line)
         elif word.endswith(":") and " Bytes -> " in text[:120]:
@@ -187,14 +189,15 @@ class _Reading:
     def _devices(self, line: LogLine) -> None:
         text = line.text
         if "No device found" in text[:60]:
-            self.finds_no_rdma = True
+            self.finds_no_rdma |= text.startswith("NET/IB")
         elif "GPU Direct RDMA" in text:
             self._direct(text)
         elif ": Using " in text[:40]:
             self._listed(line)
 
     def _listed(self, line: LogLine) -> None:
-        kind = "Socket" if line.text.startswith("NET/Socket") else "IB"
+        # Plugins of clouds list their devices in either way: `NET/gIB`, `NET/GPUDirectTCPX`.
+        kind = "Socket" if "<" in line.text.split("; OOB", 1)[0] else "IB"
         listed = nics_of(line.text, is_socket=kind == "Socket")
         if listed and kind not in self.nics:
             self.nics[kind] = listed
