@@ -44,6 +44,10 @@ def scan(
             "--node", metavar="NODE", help="Show one node from near: its tree, its matrix, its settings."
         ),
     ] = None,
+    kinds: Annotated[
+        bool,
+        typer.Option("--kinds", help="List the kinds of saved files that are read, and do nothing else."),
+    ] = False,
     fail_on: options.FailOn = options.Threshold.ERROR,
     ignore: options.Ignore = None,
     markdown: Annotated[
@@ -64,6 +68,11 @@ def scan(
     from topo_tune.records.envelope import save
     from topo_tune.report.scan import node_or_refusal, scan_report
 
+    if kinds:
+        from topo_tune.scan.from_files import kinds_read
+
+        print_lines(kinds_read())
+        return EXIT_DONE
     if sum(given is not None for given in (cluster_config, from_paths or None, diff)) != 1:
         raise InputError(
             "give one of --cluster-config, --from and --diff",
@@ -108,8 +117,10 @@ def _scanned(
 
     if cluster_config is None:
         from topo_tune.scan.from_files import scan_from
+        from topo_tune.scan.narrowed import narrowed as narrowed_scan
 
-        return judged(scan_from(*from_paths), ignored=ignored), None
+        found = narrowed_scan(scan_from(*from_paths), limit, exclude)
+        return judged(found, ignored=ignored), None
     inventory = narrowed(read_inventory(cluster_config), limit, exclude)
     with (
         Reporter(quiet=quiet, backend=inventory.backend) as reporter,

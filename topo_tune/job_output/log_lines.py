@@ -7,7 +7,9 @@ into each other's lines, so a beginning is looked for anywhere in a line, not on
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from topo_tune.words import without_escapes
@@ -15,8 +17,16 @@ from topo_tune.words import without_escapes
 LONGEST_LINE = 16_384
 """Characters of a line that are read. NCCL's own buffer for one line is 1024; a table row is shorter still."""
 
-MOST_LINES = 250_000
-"""Lines that are read of one text: 20 MB of ordinary ones."""
+HEAD_LINES = 250_000
+"""Lines that are read from the beginning of a text, where jobs tell what they use: 20 MB of ordinary ones."""
+
+TAIL_LINES = 100_000
+"""Lines that are read from its end, where jobs fail."""
+
+_OTHERS_BETWEEN = 50_000
+"""Lines between them that NCCL did not write: tables of nccl-tests, errors of programs."""
+_TELLING_BETWEEN = 50_000
+"""Lines between them that tell of failures. Thousands of ranks fail with a handful each."""
 
 
 class LogLine(NamedTuple):
@@ -56,7 +66,10 @@ class _Beginning(NamedTuple):
 
 # `:PID:TID ` before a device number or the word NCCL: rare enough in any text to look around only there.
 _NUMBERS = re.compile(r":(\d{1,10}):(\d{1,10}) (?=\[-?\d{1,4}\] |NCCL )")
-_PLAIN = re.compile(r"([\w.{}-]{1,64}):(\d{1,10}):(\d{1,10}) \[-?\d{1,4}\] NCCL (INFO|TRACE) (?P<text>.*)")
+_PLAIN = re.compile(
+    r"([\w.{}-]{1,64}):(\d{1,10}):(\d{1,10}) \[-?\d{1,4}\] (?:([\w./-]{1,120}:\d{1,6}) )?NCCL (INFO|TRACE|WARN)"
+    r" (?P<text>.*)"
+)
 _HOST = re.compile(r"[\w.{}-]{1,64}$")
 _MESSAGE = re.compile(
     r"(?:\[-?\d{1,4}\] )?(?P<place>.{0,300}?) ?\bNCCL (?P<level>INFO|WARN|TRACE|CALL|ABORT)(?: |$)"
@@ -71,6 +84,9 @@ _LABEL = re.compile(
     | \[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d\]\ ?                # NCCL's own time
     | [A-Za-z][\w.-]{0,63}-\d{1,5}:\                        # name of a pod or a node: `worker-0: `
     | \[pod/[\w./-]{1,200}\]\ ?                             # kubectl logs --prefix
+    | std(?:out|err)\ [FP]\                                # files of containerd, behind their time
+    | \(\w{1,64}(?:\ rank=\d{1,7})?\ pid=\d{1,10}(?:,\ ip=[\d.]{7,15})?\)\ ?  # Ray
+    | \[rank=\d{1,7}\]\ \|\|\                               # Determined
     )""",
     re.X,
 )
@@ -89,22 +105,41 @@ def unlabelled(line: str) -> str:
     return line
 
 
-def raw_lines(text: str) -> list[str]:
-    """The first `MOST_LINES` lines of a text without escape codes, each cut at `LONGEST_LINE`."""
-    return [line[:LONGEST_LINE] for line in without_escapes(text).split("\n", MOST_LINES)[:MOST_LINES]]
+def raw_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that are read of a text, with their numbers from 1: without escape codes, cut at `LONGEST_LINE`.
+
+    Of one that is out of all proportion the beginning, the end, and what between them may tell of a failure.
+    """
+    head = _unwrapped(without_escapes(text)).split("\n", HEAD_LINES)
+    rest = head.pop() if len(head) > HEAD_LINES else None
+    yield from _numbered(head, 1)
+    if rest is None:
+        return
+    tail = rest.rsplit("\n", TAIL_LINES)
+    number = HEAD_LINES + 1
+    if len(tail) > TAIL_LINES:
+        middle = tail.pop(0)
+        yield from _between(middle, number)
+        number += middle.count("\n") + 1
+    yield from _numbered(tail, number)
 
 
 def unread(text: str) -> tuple[str, ...]:
     """What of a text is not read, in words: nothing, unless it is out of all proportion."""
     lines = text.count("\n") + 1
-    return (f"only the first {MOST_LINES} of {lines} lines were read",) if lines > MOST_LINES else ()
+    if lines <= HEAD_LINES + TAIL_LINES:
+        return ()
+    return (
+        f"of {lines} lines only the first {HEAD_LINES} and the last {TAIL_LINES} were read, and what tells of failures"
+        " between them",
+    )
 
 
 def log_lines(text: str) -> list[LogLine]:
     """Every message and every piece of other text, in order; empty ones are left out."""
     found: list[LogLine | tuple[int, str, list[_Beginning]]] = []
     hosts: set[str] = set()
-    for number, line in enumerate(raw_lines(text), start=1):
+    for number, line in raw_lines(text):
         if not line:
             continue
         plain = _plain(number, line)
@@ -121,13 +156,80 @@ def log_lines(text: str) -> list[LogLine]:
     return pieces
 
 
+def _unwrapped(text: str) -> str:
+    """The lines within the objects that Docker's `json-file` driver keeps, one a line; any other text as it is."""
+    if not text.startswith('{"log":"'):
+        return text
+    return "\n".join(_within_object(line) for line in text.split("\n"))
+
+
+def _within_object(line: str) -> str:
+    try:
+        told = json.loads(line) if len(line) <= 2 * LONGEST_LINE else None
+    except (ValueError, RecursionError):
+        return line
+    said = told.get("log") if isinstance(told, dict) else None
+    # One object is one line: its number must stay that of the file.
+    return said.rstrip("\n").replace("\n", " ") if isinstance(said, str) else line
+
+
+def _numbered(lines: list[str], number: int) -> Iterator[tuple[int, str]]:
+    return ((at, line[:LONGEST_LINE]) for at, line in enumerate(lines, start=number))
+
+
+_CHUNK = 1 << 20
+"""Characters that are split into lines at a time, so that millions of lines do not lie in memory together."""
+_RETURNED = re.compile(r" -> [1-7](?: \[|\s*$)")
+_FAILING = (
+    "rror",
+    "ailure",
+    "atchdog",
+    "timeout",
+    "timed out",
+    "out of memory",
+    "Killed",
+    "exit",
+    "signal",
+    "ABORT",
+)
+
+
+def _between(text: str, number: int) -> Iterator[tuple[int, str]]:
+    """Lines of the middle of a text: every one that may tell of a failure, and some that NCCL did not write."""
+    others, telling, start = _OTHERS_BETWEEN, _TELLING_BETWEEN, 0
+    while start <= len(text):
+        end = text.find("\n", start + _CHUNK)
+        end = len(text) if end < 0 else end
+        for at, line in enumerate(text[start:end].split("\n"), start=number):
+            if not line:
+                continue
+            if telling and _may_tell(line):
+                telling -= 1
+            elif others and " INFO " not in line and " TRACE " not in line:
+                others -= 1
+            else:
+                continue
+            yield at, line[:LONGEST_LINE]
+        number += text.count("\n", start, end) + 1
+        start = end + 1
+
+
+def _may_tell(line: str) -> bool:
+    """Whether a line may tell of a failure: a warning, an error that a function returned, or words of a program."""
+    if " WARN" in line or "async event" in line:
+        return True
+    if " INFO " in line:
+        return " -> " in line and _RETURNED.search(line, max(0, len(line) - 40)) is not None
+    return any(word in line for word in _FAILING)
+
+
 def _plain(number: int, line: str) -> LogLine | None:
     """The ordinary case, told by one look: one whole message and no label."""
     found = _PLAIN.match(line)
     if found is None or _NUMBERS.search(line, found.start("text")) is not None:
         return None
-    host, process, thread, level, text = found.groups()
-    return LogLine(number, text.rstrip(), level, host, process, thread)
+    host, process, thread, place, level, text = found.groups()
+    return LogLine(number, text.rstrip(), level, host, process, thread, place or "")
 
 
 def _beginnings(line: str) -> list[_Beginning]:

@@ -10,6 +10,7 @@ from topo_tune.job_output.tests_trust import wrong_rows
 from topo_tune.records.nccl_documents import MeasuredRow, MeasuredRun
 from topo_tune.words import clipped
 
+ONE_RANK = "one rank only: nothing was communicated"
 _MOST_ROWS = 20_000
 _MOST_RANKS = 65_536
 
@@ -152,18 +153,32 @@ class Run:
             if average.group(2) is not None:
                 self.verdicts.append(average.group(2) == "OK")
 
+    @property
+    def _has_communicated(self) -> bool:
+        """Whether a bus bandwidth is there that one rank alone cannot have: only with a root its factor is not 0."""
+        halves = (
+            half
+            for row in self.rows
+            if row.root in (None, -1)
+            for half in (row.out_of_place, row.in_place)
+            if half is not None
+        )
+        return any((half.busbw_gb_per_s or 0) > 0 for half in halves)
+
     # --- the whole ---
 
     def record(self) -> MeasuredRun:
         """The run as far as it was read."""
         self._close_row()
         repeated = len({(rank.group, rank.rank) for rank in self.ranks}) < len(self.ranks)
-        devices = distinct_devices(self.ranks)
+        ranks = max((rank.rank + 1 for rank in self.ranks), default=0)
+        # A list that lost a line tells neither how many GPUs there were nor whether one was shared.
+        devices = distinct_devices(self.ranks) if ranks <= len(self.ranks) else None
         wrong = wrong_rows(self.rows, self.out_of_bounds)
         checked = self.options.get("validation")
         graph = self.options.get("graph")
         return MeasuredRun(
-            ranks=len(self.ranks) or None,
+            ranks=max(ranks, len(self.ranks)) or None,
             hosts=tuple(dict.fromkeys(rank.host for rank in self.ranks)),
             gpu_names=tuple(dict.fromkeys(rank.gpu for rank in self.ranks)),
             devices=devices,
@@ -186,8 +201,8 @@ class Run:
             found.append(
                 "ranks appear more than once: the processes did not form one job (built without MPI?)"
             )
-        elif len(self.ranks) == 1:
-            found.append("one rank only: nothing was communicated")
+        elif len(self.ranks) == 1 and self.ranks[0].rank == 0 and not self._has_communicated:
+            found.append(ONE_RANK)
         if devices is not None and not repeated and devices < len(self.ranks):
             found.append(f"{len(self.ranks)} ranks share {devices} GPU" + ("s" if devices > 1 else ""))
         found += wrong

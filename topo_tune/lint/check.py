@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from topo_tune.lint.caution import caution
@@ -14,6 +15,9 @@ from topo_tune.lint.values import missing_paths, values
 
 LONGEST_TEXT = 1 << 18
 """Characters that are read: more settings than anybody writes, and half a second of work at the worst."""
+
+# What a line of a log has in front of an `=` may hold the word too; a name of a variable holds no blank.
+_NAME = re.compile(r"\w*NCCL\w*", re.IGNORECASE)
 
 MOST_SETTINGS = 2000
 MOST_MESSAGES = 300
@@ -61,7 +65,7 @@ def _of_the_text(text: str, listing: Listing) -> Iterator[Message]:
     if len(text) > LONGEST_TEXT:
         said = f"the text has {len(text)} characters; lint reads the first {LONGEST_TEXT}"
         yield message("file-cut", said)
-    if not any(setting.name.upper().find("NCCL") >= 0 for setting in listing.settings) and _has_content(text):
+    if _has_content(text) and not any(_NAME.fullmatch(setting.name) for setting in listing.settings):
         yield message("nothing-found", f"no NCCL setting found, read as {listing.format.value}")
 
 

@@ -33,7 +33,7 @@ class Explanation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     kind: Kind
     text: str
-    """one sentence or more: what it is"""
+    """one sentence or more: what it does, or whose it is"""
     use: str | None = None
     """the name to use in its place"""
     variable: Variable | None = None
@@ -49,7 +49,7 @@ def explain(name: str) -> Explanation:
         return Explanation(
             name,
             Kind.VARIABLE,
-            variable.notes,
+            variable.purpose or variable.notes,
             use=RENAMED.get(name) or DEPRECATED.get(name),
             variable=variable,
             debugging_only=name in DEBUGGING_ONLY,

@@ -40,14 +40,19 @@ _ARGUMENT = re.compile(
 _BARE = re.compile(r"(?m)^\w*nccl_\w+[ \t]*=", re.IGNORECASE)
 
 
-def recognise(text: str, path: str = "-") -> Format:
-    """The format of a text; nccl.conf where nothing speaks for another."""
+def told_by_name(path: str) -> Format | None:
+    """The format that a file's name promises, whatever is in it; None for a name that promises none."""
     name = PurePath(path).name
     if name in _NAMES_OF_CONF or path.startswith("/etc/nccl/conf.d/"):
         return Format.CONF
-    for format, endings in _ENDINGS.items():
-        if name.endswith(endings):
-            return format
+    return next((format for format, endings in _ENDINGS.items() if name.endswith(endings)), None)
+
+
+def recognise(text: str, path: str = "-") -> Format:
+    """The format of a text; nccl.conf where nothing speaks for another."""
+    named = told_by_name(path)
+    if named is not None:
+        return named
     if _SCRIPT.search(text):
         return Format.SHELL
     if _YAML.search(text):
@@ -59,7 +64,7 @@ def recognise(text: str, path: str = "-") -> Format:
         return Format.SHELL
     if arguments > bare:
         return Format.ARGS
-    return Format.ENV_FILE if _ENV_FILE_NAMES.fullmatch(name) else Format.CONF
+    return Format.ENV_FILE if _ENV_FILE_NAMES.fullmatch(PurePath(path).name) else Format.CONF
 
 
 def read(text: str, format: Format, target: Target) -> Listing:

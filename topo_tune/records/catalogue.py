@@ -43,7 +43,10 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     must_match_across_ranks: bool | None
     match_basis: str | None
     notes: str
+    """what else to know: traps, limits, history"""
     source: str
+    purpose: str = ""
+    """what it does, in one sentence"""
 
     @property
     def is_integer(self) -> bool:

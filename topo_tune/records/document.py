@@ -14,7 +14,14 @@ from topo_tune.records.cluster_documents import (
     SlurmDevices,
     TraceSummary,
 )
-from topo_tune.records.nccl_documents import GraphFile, NcclLog, NcclTests, TopologyFile, TunerTable
+from topo_tune.records.nccl_documents import (
+    GraphFile,
+    JobSettings,
+    NcclLog,
+    NcclTests,
+    TopologyFile,
+    TunerTable,
+)
 
 DocumentBody = (
     TopologyFile
@@ -27,6 +34,7 @@ DocumentBody = (
     | SlurmDevices
     | HealthChecks
     | TraceSummary
+    | JobSettings
 )
 
 

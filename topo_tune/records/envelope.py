@@ -76,7 +76,18 @@ def save(
 
 def load(path: Path, record: type[Body]) -> Body:
     """Read a record back. Raises BrokenRecord naming the file and the path of the wrong value."""
-    return _decode(_read(path), record, str(path))
+    return decode(_read(path), record, str(path))
+
+
+def decode(raw: bytes, record: type[Body], where: str) -> Body:
+    """A record from a file's bytes. Raises BrokenRecord naming `where` and the path of the wrong value."""
+    try:
+        envelope = msgspec.json.decode(raw, type=Envelope[Any])
+        _check_head(envelope.head, record, where)
+        body = upgrade(envelope.head.schema, envelope.head.version, envelope.body)
+        return msgspec.convert(body, type=record)
+    except msgspec.MsgspecError as exc:
+        raise BrokenRecord(f"{where}: {exc}", hint="the file is damaged or was edited by hand") from exc
 
 
 def save_lines_head(
@@ -175,16 +186,6 @@ def _head(record: type[Any], made_from: tuple[Path, ...], now: datetime.datetime
         written_at=at.isoformat(timespec="seconds"),
         made_from={path.name: sha256_of(path) for path in made_from if path.exists()},
     )
-
-
-def _decode(raw: bytes, record: type[Body], where: str) -> Body:
-    try:
-        envelope = msgspec.json.decode(raw, type=Envelope[Any])
-        _check_head(envelope.head, record, where)
-        body = upgrade(envelope.head.schema, envelope.head.version, envelope.body)
-        return msgspec.convert(body, type=record)
-    except msgspec.MsgspecError as exc:
-        raise BrokenRecord(f"{where}: {exc}", hint="the file is damaged or was edited by hand") from exc
 
 
 def upgrade(schema: str, version: int, body: Any) -> Any:

@@ -95,6 +95,8 @@ class GpuHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reset_required: bool | None = None
     recovery_action: str | None = None
     """what the driver asks for: `None`, `Reset`, `Reboot`, `Drain P2P`, `Drain and Reset`"""
+    is_lost: bool | None = None
+    """True: the driver knows that it was there and cannot reach it any more; nothing else told of it counts"""
 
 
 class NvlinkLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,6 +151,8 @@ class PciDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     acs: tuple[str, ...] | None = None
     """ACS controls that are on (`SrcValid`, `ReqRedir`, `CmpltRedir`, `UpstreamFwd`, ...); None: not known"""
     is_virtual_function: bool = False
+    is_dead: bool = False
+    """it does not answer the bus any more: all of its registers read as ones (`rev ff`)"""
 
     @property
     def kind(self) -> str:

@@ -1,4 +1,4 @@
-"""What saved files of NCCL and nccl-tests say: topology, graphs, tuner tables, logs, measurements."""
+"""What saved files of NCCL and nccl-tests say: topology, graphs, tuner tables, logs, measurements, job settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import PcieLink
 from topo_tune.records.matrix import TopologyMatrix
 
@@ -54,6 +55,8 @@ class XmlGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """its own PCIe link, as the file has it"""
     slowest_link: PcieLink | None = None
     """the narrowest PCIe link between it and its CPU; its own where nothing above is narrower"""
+    c2c_gb_per_s: float | None = None
+    """of the NVLink-C2C that joins it with its CPU, on Grace and GB10; then its PCIe link matters little"""
 
 
 class XmlNet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -398,3 +401,36 @@ class NcclTests(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nc
     """`NCCL`, or `RCCL` where rccl-tests wrote it"""
     log: NcclLog | None = None
     """what NCCL's own lines tell, where they are in the same file"""
+
+
+# --- settings of a job --------------------------------------------------------------------------------------
+
+
+class JobSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One NCCL variable that a file gives to a job."""
+
+    name: str
+    value: str
+    """as it is written where only the shell knows what it becomes"""
+    line: int
+
+
+class JobMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One thing that `topo-tune lint` says about the file."""
+
+    rule: str
+    """ID of lint's rule"""
+    severity: Severity
+    line: int
+    """from 1; 0 when it is about the whole file"""
+    text: str
+
+
+class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="job-settings"):
+    """What a job's own file sets: a shell snippet, a batch script, launcher options, a manifest."""
+
+    format: str
+    """as `topo-tune lint` names it: `shell`, `args`, `yaml`"""
+    settings: tuple[JobSetting, ...]
+    messages: tuple[JobMessage, ...] = ()
+    """errors and warnings, in the file's order; notices are left out"""

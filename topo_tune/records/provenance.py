@@ -14,6 +14,8 @@ class Layer(enum.Enum):
     CONF_FILE = "NCCL_CONF_FILE"
     HOME_FILE = "~/.nccl.conf"
     SYSTEM_FILE = "/etc/nccl.conf"
+    UNPLACED_FILE = "a configuration file whose place is not known"
+    """a saved file of another name, or one of several of the same name"""
     PROFILE = "profile script"
     """/etc/profile.d and the like: in the environment of login shells only"""
     PAM = "/etc/environment"

@@ -77,8 +77,12 @@ class RunFolder:
 
 
 def scan_record(path: Path) -> Scan:
-    """The scan in a record file, or in a run folder. Raises BrokenRecord, and InputError where there is none."""
+    """The scan in a record file, or in a run folder. Raises InputError where there is none."""
     file = RunFolder(path).scan if path.is_dir() else path
+    hint = "`topo-tune scan --output FILE` writes one; with `--from PATH`, of a folder of saved dumps"
     if not file.exists():
-        raise InputError(f"{path} holds no scan", hint="`topo-tune scan --output FILE` writes one")
-    return load(file, Scan)
+        raise InputError(f"{path} holds no scan record", hint=hint)
+    try:
+        return load(file, Scan)
+    except BrokenRecord as exc:
+        raise InputError(f"no scan record: {exc.message}", hint=hint) from exc

@@ -168,6 +168,9 @@ class NodeScan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     absent: tuple[Absent, ...] = ()
     collected_in_seconds: float | None = None
     gpu_health: tuple[GpuHealth, ...] = ()
+    driver_trouble: tuple[str, ...] = ()
+    """what `nvidia-smi` said in place of an answer, where it reached no GPU at all: its sentences, the reason first
+    (`Failed to initialize NVML: Driver/library version mismatch`, `NVML library version: 570.86`)"""
     nvlinks: tuple[GpuNvlinks, ...] = ()
     p2p: tuple[P2pMatrix, ...] = ()
     """one for each capability that was asked"""
@@ -193,6 +196,8 @@ class Scan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """saved files about a job or the whole cluster"""
     findings: tuple[Finding, ...] = ()
     """worst first"""
+    unread: tuple[Absent, ...] = ()
+    """saved files that could not be read and that belong to no node of the scan"""
 
     def node(self, name: str) -> NodeScan | None:
         """The scan of one node, or None when it did not answer."""

@@ -57,7 +57,7 @@ def explained(explanations: Iterable[Explanation]) -> list[RenderableType]:
 
 
 def variables_list(group: str, variables: Iterable[Variable]) -> RenderableType:
-    """The names of a group, each with the first sentence that is known about it."""
+    """The names of a group, each with what it does."""
     return listed(f"{group}:", ((variable.name, _first_sentence(variable)) for variable in variables))
 
 
@@ -70,8 +70,12 @@ def _title(found: Explanation) -> str:
 
 def _rows(found: Explanation) -> Iterator[tuple[str, str]]:
     yield "what", found.text
+    if found.variable is not None and found.variable.notes != found.text:
+        yield "to know", found.variable.notes
     if found.use:
         yield ("nearest" if found.kind is Kind.UNKNOWN else "use"), found.use
+    if found.kind is Kind.UNKNOWN:
+        yield "next", _next_step(found)
     if found.variable is not None:
         yield from _of_gone(found.variable) if found.variable.until else _of_variable(found.variable)
     if found.debugging_only:
@@ -148,5 +152,16 @@ def _joined(values: Iterable[Value]) -> str:
     return ", ".join(str(value) for value in values)
 
 
+def _next_step(found: Explanation) -> str:
+    if found.use:
+        return f"`topo-tune explain {found.use}`, if that is the one"
+    return (
+        "`topo-tune explain --list` names all that NCCL reads; "
+        "`topo-tune lint FILE --library libnccl.so.2` looks a name up in a library of your own"
+    )
+
+
 def _first_sentence(variable: Variable) -> str:
+    if variable.purpose:
+        return variable.purpose
     return variable.notes.split(". ")[0].split("; ")[0].rstrip(".")

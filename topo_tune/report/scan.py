@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 from rich.console import RenderableType
 
 from topo_tune.errors import InputError, did_you_mean
-from topo_tune.records.scan import Nic, NodeScan, Scan
+from topo_tune.records.finding import Severity
+from topo_tune.records.scan import NodeScan, Scan
 from topo_tune.records.topology import Topology
 from topo_tune.report.documents import summary
 from topo_tune.report.findings import findings_report
 from topo_tune.report.node import node_report
-from topo_tune.report.text import folded, listed, table, told
+from topo_tune.report.node_row import COLUMNS, is_told, node_row
+from topo_tune.report.not_seen import not_seen
+from topo_tune.report.text import counted, folded, labelled, listed, table, told, wrappable
 
 Shared = TypeVar("Shared", str, tuple[str, ...])
-_UNKNOWN = "-"
 _PROBLEMS_SHOWN = 3
 
 
 def scan_report(scan: Scan, topology: Topology | None) -> list[RenderableType]:
     """Tables and lists, in reading order: findings first, what nobody could see last."""
     parts = findings_report(scan.findings, [node.node for node in scan.nodes])
-    if scan.nodes or scan.missing:
+    if scan.missing or nodes_told(scan)[0]:
         parts.append(_nodes_table(scan))
     if scan.documents:
-        parts.append(listed("Files about a job or the cluster:", _documents(scan)))
+        parts.append(labelled("Files about a job or the cluster:", _documents(scan)))
+    if scan.unread:
+        parts.append(labelled("Files not read:", [(file.what, file.reason) for file in scan.unread]))
     if scan.missing:
-        reasons = by_text((f"{missing.kind}: {missing.reason}", missing.node) for missing in scan.missing)
-        parts.append(listed("Missing:", _with_nodes(reasons, scan)))
+        reasons = [(f"{missing.kind}: {missing.reason}", missing.node) for missing in scan.missing]
+        parts.append(labelled("Missing:", _by_node(reasons, scan)))
         # A hint can name its node; one of each kind is enough to act on.
         hints = {missing.kind: missing.hint for missing in reversed(scan.missing) if missing.hint}
         if hints:
-            parts.append(listed("What to do:", [(f"{kind}:", hint) for kind, hint in hints.items()]))
-    settings = by_text(_settings(scan.nodes))
+            parts.append(labelled("What to do:", [(f"{kind}:", hint) for kind, hint in hints.items()]))
+    settings = _by_node(_settings(scan.nodes), scan)
     if settings:
-        parts.append(listed("NCCL settings found on the nodes:", _with_nodes(settings, scan)))
+        parts.append(labelled("NCCL settings found on the nodes:", settings))
     if topology is not None:
         parts.append(listed("What NCCL will see:", [(line,) for line in topology.reasons]))
-    if any(node.absent for node in scan.nodes):
-        parts.append(listed("Not seen:", _not_seen(scan)))
+    unseen = [(folded(nodes), text) for nodes, text in not_seen(scan)]
+    if unseen:
+        parts.append(labelled("Not seen:", _with_nodes(unseen, scan)))
     return parts
 
 
@@ -56,76 +61,49 @@ def node_or_refusal(scan: Scan, name: str) -> list[RenderableType]:
     return [*findings_report(own, [name]), *node_report(node)]
 
 
-def _not_seen(scan: Scan) -> list[tuple[str, ...]]:
-    """One line a reason: what one missing tool would have told is named together."""
-    absent = by_text(((a.what, a.reason), node.node) for node in scan.nodes for a in node.absent)
-    whats: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (what, reason), nodes in absent.items():
-        whats[reason, nodes].append(what)
-    found = {f"{', '.join(named)}: {reason}": nodes for (reason, nodes), named in whats.items()}
-    return _with_nodes(found, scan)
+def summary_line(scan: Scan) -> str:
+    """`3 nodes, 1 missing; 1 error, 2 warnings`: a scan in one line of plain text."""
+    counts = Counter(finding.severity for finding in scan.findings)
+    found = [counted(counts[severity], severity.value) for severity in Severity if counts[severity]]
+    parts = [
+        counted(len(scan.nodes), "node") if scan.nodes or not scan.documents else "",
+        f"{len(scan.missing)} missing" if scan.missing else "",
+        f"{counted(len(scan.documents), 'file')} about a job or the cluster" if scan.documents else "",
+    ]
+    return f"{', '.join(part for part in parts if part)}; {', '.join(found) or 'no findings'}"
 
 
-def _documents(scan: Scan) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def nodes_told(scan: Scan) -> tuple[tuple[str, ...], dict[tuple[str, ...], str]]:
+    """The titles of the table of nodes, and its rows to the nodes that share them, without columns of no content."""
+    rows = {node.node: node_row(node) for node in scan.nodes}
+    kept = [column for column in range(len(COLUMNS)) if is_told(column, rows.values())]
+    shown = by_text((tuple(row[column] for column in kept), node) for node, row in rows.items())
+    return tuple(COLUMNS[column] for column in kept), shown
+
+
+def _documents(scan: Scan) -> list[tuple[str, str]]:
+    rows = []
     for document in scan.documents:
-        rows.append((document.file, document.kind, summary(document.body)))
-        rows += [("", "", f"not read: {problem}") for problem in document.problems[:_PROBLEMS_SHOWN]]
+        lines = [f"{document.kind}: {summary(document.body)}"]
+        lines += [f"not read: {problem}" for problem in document.problems[:_PROBLEMS_SHOWN]]
         if len(document.problems) > _PROBLEMS_SHOWN:
-            rows.append(
-                ("", "", f"and {len(document.problems) - _PROBLEMS_SHOWN} more places (--json has them)")
-            )
+            lines.append(f"and {len(document.problems) - _PROBLEMS_SHOWN} more places (--json has them)")
+        rows.append((document.file, "\n".join(lines)))
     return rows
 
 
 def _nodes_table(scan: Scan) -> RenderableType:
-    made = table("nodes", "GPUs", "driver", "NCCL", "NICs up", "CPU", "kernel")
-    for row, nodes in by_text((node_row(node), node.node) for node in scan.nodes).items():
-        made.add_row(told(nodes), *(told(cell) for cell in row))
+    titles, rows = nodes_told(scan)
+    made = table("nodes", *titles)
+    for row, nodes in rows.items():
+        made.add_row(told(wrappable(nodes)), *(told(cell) for cell in row))
     for kind, nodes in by_text((missing.kind, missing.node) for missing in scan.missing).items():
-        made.add_row(told(nodes), f"[red]{told(kind)}[/red]")
+        made.add_row(told(wrappable(nodes)), f"[red]{told(kind)}[/red]")
     return made
 
 
-def node_row(node: NodeScan) -> tuple[str, ...]:
-    """GPUs, driver, NCCL, NICs up, CPU and kernel: what makes nodes alike at a glance."""
-    version = node.torch_nccl or next((lib.version for lib in node.nccl_libraries if lib.version), None)
-    processor = node.cpu.vendor or (None if node.cpu.architecture == "unknown" else node.cpu.architecture)
-    threads = f"{node.cpu.threads} threads" if node.cpu.threads else None
-    return (
-        _gpus(node),
-        node.driver or _UNKNOWN,
-        version or _UNKNOWN,
-        _nics(node),
-        " ".join(part for part in (threads, processor) if part) or _UNKNOWN,
-        _UNKNOWN if node.kernel == "unknown" else node.kernel,
-    )
-
-
-def _gpus(node: NodeScan) -> str:
-    if node.gpus:
-        return ", ".join(f"{count} x {name}" for name, count in Counter(g.name for g in node.gpus).items())
-    if node.matrix is not None and node.matrix.gpus:
-        return f"{len(node.matrix.gpus)} (by the topology matrix)"
-    return "none"
-
-
-def _nics(node: NodeScan) -> str:
-    """A line for each kind and speed that is up; bridges and the like, and loopback, are not counted."""
-    groups: dict[tuple[str, float | None], list[Nic]] = defaultdict(list)
-    for nic in node.nics:
-        if nic.is_up and nic.kind not in ("loopback", "other"):
-            groups[nic.kind, nic.speed_gbit_per_s].append(nic)
-    lines = [_nic_line(kind, speed, found) for (kind, speed), found in groups.items()]
-    if not node.nics and node.matrix is not None and node.matrix.nics:
-        lines = [f"{len(node.matrix.nics)} (by the topology matrix)"]
-    return "\n".join(lines) or _UNKNOWN
-
-
-def _nic_line(kind: str, speed_gbit_per_s: float | None, nics: Sequence[Nic]) -> str:
-    speed = "" if speed_gbit_per_s is None else f" {speed_gbit_per_s:g} Gbit/s"
-    names = nics[0].name if len(nics) == 1 else f"{nics[0].name} ... {nics[-1].name}"
-    return f"{len(nics)} x {kind}{speed} ({names})"
+def _by_node(found: Iterable[tuple[str, str]], scan: Scan) -> list[tuple[str, str]]:
+    return _with_nodes(((nodes, text) for text, nodes in by_text(found).items()), scan)
 
 
 def _settings(nodes: Iterable[NodeScan]) -> Iterable[tuple[str, str]]:
@@ -148,6 +126,7 @@ def by_text(pairs: Iterable[tuple[Shared, str]]) -> dict[Shared, str]:
     return {text: folded(nodes) for text, nodes in found.items()}
 
 
-def _with_nodes(found: dict[str, str], scan: Scan) -> list[tuple[str, ...]]:
+def _with_nodes(found: Iterable[tuple[str, str]], scan: Scan) -> list[tuple[str, str]]:
+    """Pairs of nodes and a text; all nodes of a scan that reached everybody are `every node`."""
     everybody = "" if scan.missing or len(scan.nodes) == 1 else folded(node.node for node in scan.nodes)
-    return [("every node" if nodes == everybody else nodes, text) for text, nodes in found.items()]
+    return [("every node" if nodes == everybody else nodes, text) for nodes, text in found]

@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from topo_tune.records.finding import Finding, Severity
+from topo_tune.records.finding import Finding
 from topo_tune.records.scan import Scan
+from topo_tune.report.documents import summary
 from topo_tune.report.findings import where
-from topo_tune.report.scan import by_text, node_row
+from topo_tune.report.scan import nodes_told, summary_line
 from topo_tune.report.text import folded, visible
 
-_COLUMNS = ("nodes", "GPUs", "driver", "NCCL", "NICs up", "CPU", "kernel")
 _EVIDENCE_LINES = 5
+# A backslash inside an address would be a part of it. What could end the link or begin markup is no part of one here.
+_ADDRESS = re.compile(r"(https?://[A-Za-z0-9._~:/?#@!$&'+,;=%-]*[A-Za-z0-9/=_-])")
 
 
 def scan_markdown(scan: Scan) -> str:
     """GitHub's and GitLab's Markdown; nothing a node says is taken as markup."""
     nodes = [node.node for node in scan.nodes]
-    lines = [f"## topo-tune scan of {_plain(scan.cluster)}", "", _summary(scan), ""]
+    lines = [f"## topo-tune scan of {_plain(scan.cluster)}", "", _plain(summary_line(scan)), ""]
     for finding in scan.findings:
         lines += _finding(finding, nodes)
     if scan.nodes:
         lines += ["### Nodes", "", *_table(scan), ""]
+    if scan.documents:
+        lines += ["### Files about a job or the cluster", ""]
+        lines += [f"- {_plain(d.file)}: {d.kind}: {_plain(summary(d.body))}" for d in scan.documents]
+        lines.append("")
+    if scan.unread:
+        lines += ["### Files not read", ""]
+        lines += [f"- {_plain(file.what)}: {_plain(file.reason)}" for file in scan.unread]
+        lines.append("")
     if scan.missing:
         lines += ["### Missing", ""]
-        lines += [
-            f"- {_plain(missing.node)}: {_plain(missing.kind)}: {_plain(missing.reason)}"
-            for missing in scan.missing
-        ]
+        lines += [f"- {_plain(m.node)}: {_plain(m.kind)}: {_plain(m.reason)}" for m in scan.missing]
         lines.append("")
     return "\n".join(lines)
 
 
-def _summary(scan: Scan) -> str:
-    counts = Counter(finding.severity for finding in scan.findings)
-    said = ", ".join(f"{counts[severity]} x {severity.value}" for severity in Severity if counts[severity])
-    missing = f", {len(scan.missing)} missing" if scan.missing else ""
-    return f"{len(scan.nodes)} nodes{missing}; findings: {said or 'none'}"
-
-
 def _finding(finding: Finding, nodes: Sequence[str]) -> list[str]:
-    lines = [f"### {finding.severity.value}: {_plain(finding.what)}", ""]
-    lines += [f"- **on** {_plain(where(finding, nodes))}", f"- **why** {_plain(finding.why)}"]
-    lines += [f"- **fix** {_with_code(step)}" for step in finding.fix]
+    lines = [f"### {finding.severity.value}: {_with_code(finding.what)}", ""]
+    lines += [f"- **on** {_plain(where(finding, nodes))}", f"- **why** {_with_code(finding.why)}"]
+    lines += _fix(finding.fix)
     lines += [f"- **rule** `{finding.rule}`" + (f" ({_plain(finding.source)})" if finding.source else ""), ""]
     shown = finding.evidence[:_EVIDENCE_LINES]
     if shown:
@@ -55,13 +54,21 @@ def _finding(finding: Finding, nodes: Sequence[str]) -> list[str]:
     return lines
 
 
+def _fix(steps: Sequence[str]) -> list[str]:
+    if len(steps) == 1:
+        return [f"- **fix** {_with_code(steps[0])}"]
+    return ["- **fix**", *(f"  - {_with_code(step)}" for step in steps)] if steps else []
+
+
 def _table(scan: Scan) -> Iterable[str]:
-    yield "| " + " | ".join(_COLUMNS) + " |"
-    yield "|" + " --- |" * len(_COLUMNS)
-    for row, nodes in by_text((node_row(node), node.node) for node in scan.nodes).items():
+    titles, rows = nodes_told(scan)
+    yield "| " + " | ".join(("nodes", *titles)) + " |"
+    yield "|" + " --- |" * (1 + len(titles))
+    for row, nodes in rows.items():
         yield "| " + " | ".join(_cell(text) for text in (nodes, *row)) + " |"
     if scan.missing:
-        yield f"| {_cell(folded(missing.node for missing in scan.missing))} |" + " missing |" + " |" * 5
+        rest = [" missing |", *[" |"] * (len(titles) - 1)][: len(titles)]
+        yield f"| {_cell(folded(missing.node for missing in scan.missing))} |" + "".join(rest)
 
 
 def _cell(text: str) -> str:
@@ -73,14 +80,20 @@ def _one_line(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text with every character that Markdown or HTML could obey put out of action, except in code spans."""
-    return "".join(f"\\{c}" if c in "\\*_{}[]<>#" else c for c in _one_line(text))
+    """The text with every character that Markdown or HTML could obey put out of action; addresses stay whole."""
+    parts = _ADDRESS.split(_one_line(text))
+    return "".join(part if i % 2 else _escaped(part) for i, part in enumerate(parts))
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{c}" if c in "\\*_{}[]<>#" else c for c in text)
 
 
 def _with_code(text: str) -> str:
     """Code spans stay; what is outside of them is plain."""
     parts = _one_line(text).split("`")
-    if len(parts) % 2 == 0:
+    # Longer runs of backticks pair up by their length; nobody writes them on purpose here.
+    if len(parts) % 2 == 0 or "``" in text:
         return _plain(text)
     return "".join(f"`{part}`" if i % 2 else _plain(part) for i, part in enumerate(parts))
 

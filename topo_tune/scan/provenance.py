@@ -9,7 +9,8 @@ is said so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 
 import msgspec
 
@@ -39,6 +40,7 @@ _STRONGEST_FIRST = (
     Layer.CONF_FILE,
     Layer.HOME_FILE,
     Layer.SYSTEM_FILE,
+    Layer.UNPLACED_FILE,
     Layer.PLUGIN,
     Layer.DROP_IN,
 )
@@ -53,6 +55,7 @@ _HOW_IT_ARRIVES = {
     Layer.CONTAINER_IMAGE: "what the container's own start command runs has it; sshd inside does not pass it on",
     Layer.PLUGIN: "a plugin sets it where it is not set",
 }
+_UNPLACED = "a job has it if NCCL reads this file, and where the file lay on the node is not known"
 _INTERACTIVE = "interactive shells read it; in scripts and in commands over ssh it may end before this line"
 
 # Variables that a plugin puts into the environment itself, where they are not set: aws/aws-ofi-nccl issue 982.
@@ -88,11 +91,16 @@ def origins(scan: NodeScan, others: Iterable[SettingOrigin] = ()) -> tuple[Setti
     found = [_from_session(name, value) for name, value in scan.nccl_environment]
     session = {origin.name: origin for origin in found}
     winners = dict(session)
-    for file in scan.nccl_files:
-        layer = layer_of(file, session)
-        if layer is not Layer.DROP_IN:
+    layers = layers_of(scan.nccl_files, session)
+    placed = list(zip(scan.nccl_files, layers, strict=True))
+    for file, layer in sorted(placed, key=lambda pair: _STRONGEST_FIRST.index(pair[1])):
+        if layer is Layer.UNPLACED_FILE:
+            found += _from_unplaced(file, versions)
+        elif layer is not Layer.DROP_IN:
             found += _from_file(file, layer, winners, versions)
-    found += [origin for file in scan.nccl_files for origin in _from_drop_in(file, session, winners)]
+    for file, layer in placed:
+        if layer is Layer.DROP_IN:
+            found += _from_drop_in(file, winners)
     found += [_with_reach(origin, session) for origin in others]
     if answers_look_ups(scan, winners):
         found = [_through_plugin(origin) for origin in found]
@@ -127,14 +135,31 @@ def is_of_elsewhere(origin: SettingOrigin) -> bool:
     return origin.layer in _HOW_IT_ARRIVES
 
 
-def layer_of(file: NcclFile, session: Mapping[str, SettingOrigin]) -> Layer:
-    """Which layer a file is, by its path."""
-    if f"{nccl_conf.DROP_IN_DIRECTORY}/" in file.path:
-        return Layer.DROP_IN
+def layers_of(files: Sequence[NcclFile], session: Mapping[str, SettingOrigin]) -> tuple[Layer, ...]:
+    """Which layer each file of one node is, by its path.
+
+    A saved file may be called anything and lie anywhere: only those called as NCCL looks for them have a layer. Of
+    several that claim the same one, the one whose folder says so has it.
+    """
     named = session.get("NCCL_CONF_FILE")
-    if named is not None and named.value and file.path.endswith(named.value):
+    layers = [_layer_of(file.path, named.value if named else "") for file in files]
+    for layer, folder in ((Layer.SYSTEM_FILE, "etc"), (Layer.HOME_FILE, None)):
+        claims = [place for place, own in enumerate(layers) if own is layer]
+        told = [place for place in claims if PurePosixPath(files[place].path).parent.name == folder]
+        if len(claims) > 1:
+            kept = told if len(told) == 1 else []
+            for place in claims:
+                layers[place] = layer if place in kept else Layer.UNPLACED_FILE
+    return tuple(layers)
+
+
+def _layer_of(path: str, named: str) -> Layer:
+    if f"{nccl_conf.DROP_IN_DIRECTORY}/" in f"/{path}":
+        return Layer.DROP_IN
+    if named and path.endswith(named):
         return Layer.CONF_FILE
-    return Layer.HOME_FILE if file.path.rsplit("/", 1)[-1] == ".nccl.conf" else Layer.SYSTEM_FILE
+    by_name = {"nccl.conf": Layer.SYSTEM_FILE, ".nccl.conf": Layer.HOME_FILE}
+    return by_name.get(PurePosixPath(path).name, Layer.UNPLACED_FILE)
 
 
 def known_versions(scan: NodeScan) -> tuple[tuple[int, ...], ...]:
@@ -214,11 +239,18 @@ def _doubt(file: NcclFile, setting: NcclFileSetting, versions: tuple[tuple[int, 
     return None if setting.value else "is empty: hides what later files set, and NCCL takes its default"
 
 
-def _from_drop_in(
-    file: NcclFile, session: Mapping[str, SettingOrigin], winners: Mapping[str, SettingOrigin]
-) -> list[SettingOrigin]:
-    if layer_of(file, session) is not Layer.DROP_IN:
-        return []
+def _from_unplaced(file: NcclFile, versions: tuple[tuple[int, ...], ...]) -> list[SettingOrigin]:
+    """The settings of a file that hides nothing and that nothing hides: who reads it is not known."""
+    found = _from_file(file, Layer.UNPLACED_FILE, {}, versions)
+    return [
+        origin
+        if origin.reach is Reach.NEVER
+        else msgspec.structs.replace(origin, reach=Reach.DEPENDS, reason=_UNPLACED)
+        for origin in found
+    ]
+
+
+def _from_drop_in(file: NcclFile, winners: Mapping[str, SettingOrigin]) -> list[SettingOrigin]:
     found = []
     for setting in file.settings:
         winner = winners.get(setting.name)

@@ -63,3 +63,12 @@ KINDS: tuple[SavedKind, ...] = (
     *nccl_files.KINDS,
     *host_list.KINDS,
 )
+
+STAY_WHOLE: tuple[SavedKind, ...] = (*nccl_tests.KINDS, *nccl_log.KINDS)
+"""Kinds whose own texts hold prompts, comments and other tools' lines: never taken apart."""
+
+SETTINGS: tuple[SavedKind, ...] = (*job_settings.KINDS, *nccl_files.KINDS)
+"""Kinds whose comments look like headings: a text of nothing else is one file."""
+
+NOT_IN_SECTIONS: tuple[SavedKind, ...] = host_list.KINDS
+"""Kinds told by words alone, which a paragraph of a report holds by chance."""

@@ -18,7 +18,8 @@ def test_a_variable_is_told_with_all_that_matters(capsys: pytest.CaptureFixture[
 
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "NCCL_MIN_CTAS (channels)",
-        "  what          Overrides ncclConfig minCTAs. Values <= 0 ignored with an INFO line; above maxCTAs both "
+        "  what          The fewest thread blocks (SMs) that a collective takes",
+        "  to know       Overrides ncclConfig minCTAs. Values <= 0 ignored with an INFO line; above maxCTAs both "
         "become maxCTAs. Applied after the last cross-rank exchange, so a mismatch is not repaired.",
         "  takes         a whole number: 1..64 (32 before 2.25)",
         "  default       unset (1)",
@@ -50,6 +51,15 @@ def test_what_is_meant_is_told(name: str, part: str, code: int, capsys: pytest.C
     assert part in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("foo", "topo-tune explain --list"), ("NCCL_IB_TIMOUT", "topo-tune explain NCCL_IB_TIMEOUT")],
+)
+def test_an_unknown_name_has_a_next_step(name: str, step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", name]) == 1
+    assert f"`{step}`" in capsys.readouterr().out
+
+
 def test_several_names_are_several_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "NCCL_ALGO", "NCCL_PROTO"]) == 0
 
@@ -69,7 +79,7 @@ def test_a_group_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "--list", "Protocol"]) == 0
 
     out = capsys.readouterr().out
-    assert out.startswith("protocol:\n  NCCL_PROTO ")
+    assert out.startswith("protocol:\n  NCCL_PROTO         Which protocols (LL, LL128, Simple)")
     assert "NCCL_ALGO" not in out
 
 

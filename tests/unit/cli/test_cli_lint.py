@@ -181,3 +181,49 @@ def test_nothing_heavy_is_imported_for_it(wrong: Path) -> None:
     )
 
     assert done.stderr.splitlines()[-1] == "1 []"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("README.md", b"# Cluster\n\nnodes = many\nthe next line\n", "holds no NCCL setting"),
+        ("job.log", b"n1:7:7 [0] NCCL INFO cudaDriverVersion=12040\nn1:7:7 [0] NCCL INFO ring\n", "holds no"),
+        ("ls", b"\x7fELF\x02\x01\x01" + bytes(range(32)) * 20, "is binary data"),
+    ],
+)
+def test_what_is_no_file_of_settings_is_said_to_be_none(
+    wrong: Path, name: str, content: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (wrong.parent / name).write_bytes(content)
+
+    assert run(["lint", name]) == 2
+
+    shown = capsys.readouterr()
+    assert f"error: {name} {said}" in shown.err
+    assert shown.out == ""
+
+
+def test_other_files_are_read_beside_one_that_is_none_of_settings(
+    wrong: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (wrong.parent / "README").write_text("read me\n")
+
+    assert run(["lint", "README", "nccl.conf"]) == 2
+
+    shown = capsys.readouterr()
+    assert "[misspelt-name]" in shown.out
+    assert shown.err == "error: README holds no NCCL setting\n"
+
+
+@pytest.mark.parametrize("arguments", [["nccl.conf"], ["site", "--format", "nccl.conf"], ["job.sh"]])
+def test_a_file_that_is_said_to_hold_settings_is_read_as_such(wrong: Path, arguments: list[str]) -> None:
+    for name in ("nccl.conf", "site", "job.sh"):
+        (wrong.parent / name).write_text("true\n")
+
+    assert run(["lint", *arguments]) in (0, 1)
+
+
+def test_an_empty_file_is_fine(wrong: Path) -> None:
+    (wrong.parent / "site").write_text("# nothing yet\n")
+
+    assert run(["lint", "site"]) == 0

@@ -96,9 +96,67 @@ def test_one_source_is_needed_and_no_more(options: list[str], capsys: pytest.Cap
 
 def test_a_missing_node_is_exit_code_3_whatever_was_found(tmp_path: Path) -> None:
     (tmp_path / "n1.txt").write_text(DOWN.read_text())
-    (tmp_path / "n2.txt").write_text("nothing of use\n")
+    (tmp_path / "n2").mkdir()
 
     assert run(["scan", "--from", str(tmp_path)]) == 3
+
+
+def test_a_file_that_is_no_dump_does_not_fail_the_scan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "n1.txt").write_text(MATRIX)
+    (tmp_path / "minutes.txt").write_text("nothing of use\n")
+
+    assert run(["scan", "--from", str(tmp_path)]) == 0
+    assert "minutes.txt" in capsys.readouterr().out
+
+
+def test_the_kinds_that_are_read_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["scan", "--kinds"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "a collector's answer"
+    assert {"`ibstat` output", "NCCL log", "host file"} <= set(lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        (["--limit", "n[1-2]"], ["n1", "n2"]),
+        (["--exclude", "n2"], ["n1", "n3"]),
+        (["--limit", "n[1-2]", "--exclude", "n1"], ["n2"]),
+    ],
+)
+def test_some_nodes_of_a_dump_can_be_chosen(
+    options: list[str], nodes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("n1", "n2", "n3"):
+        (tmp_path / f"{name}.txt").write_text(MATRIX)
+    (tmp_path / "hosts").write_text("n1 slots=2\nn2 slots=2\nn3 slots=2\n")
+
+    run(["scan", "--from", str(tmp_path), "--json", *options])
+
+    record = json.loads(capsys.readouterr().out)
+    assert [node["node"] for node in record["nodes"]] == nodes
+    assert [document["file"] for document in record["documents"]] == ["hosts"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--limit", "n7"], "the saved files have no node `n7`\nhint: they have n[1-2]"),
+        (["--exclude", "n[2-3]"], "the saved files have no node `n3`"),
+        (["--exclude", "n[1-2]"], "no node is left"),
+    ],
+)
+def test_a_choice_that_matches_nothing_is_refused(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("n1", "n2"):
+        (tmp_path / f"{name}.txt").write_text(MATRIX)
+
+    assert run(["scan", "--from", str(tmp_path), *options]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_the_record_type_is_what_scan_writes(tmp_path: Path) -> None:

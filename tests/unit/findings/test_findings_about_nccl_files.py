@@ -11,7 +11,7 @@ from topo_tune.findings.judge import find
 from topo_tune.findings.nccl_files import RULES
 from topo_tune.records.document import Document, DocumentBody
 from topo_tune.records.finding import Finding, Severity
-from topo_tune.records.hardware import PcieLink
+from topo_tune.records.hardware import GpuNvlinks, Host, NvlinkLink, PciDevice, PcieLink
 from topo_tune.records.nccl_documents import TopologyFile
 from topo_tune.records.network import RdmaDevice
 from topo_tune.records.scan import NodeScan, NumaNode, Scan
@@ -448,3 +448,24 @@ def test_hidden_rules_name_the_rule_that_hides_them() -> None:
     (finding,) = found("tuner-hidden-rule", FIRES["tuner-hidden-rule"])
 
     assert finding.evidence == ("nccl_tuner.conf: line 2 is hidden by line 1",)
+
+
+def test_what_the_node_itself_shows_is_not_told_again_from_its_file() -> None:
+    """The rules about GPUs, PCI and drivers know more than a file that NCCL wrote."""
+    peer_memory = Host(modules=(("nvidia", "570"),), dma_buf=False)
+    links = (GpuNvlinks(0, "NVIDIA H100 80GB HBM3", None, tuple(NvlinkLink(i, i < 13) for i in range(18))),)
+    bridges = (
+        PciDevice("0000:00:01.0", "0604"),
+        PciDevice("0000:01:00.0", "0302", parent="0000:00:01.0", numa_node=0),
+    )
+    shown = {
+        "topology-gdr-off": node_of(HPE, host=peer_memory),
+        "topology-nvlinks-uneven": node_of(OCI, nvlinks=links),
+        "topology-gpu-path-narrow": node_of(OCI, pci=bridges),
+        "topology-numa-unknown": node_of(HPE, pci=bridges),
+    }
+
+    for rule, node in shown.items():
+        scan = FIRES[rule]
+        assert found(rule, msgspec.structs.replace(scan, nodes=(node_of(HPE),)))
+        assert found(rule, msgspec.structs.replace(scan, nodes=(node,))) == ()

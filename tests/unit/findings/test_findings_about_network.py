@@ -17,7 +17,7 @@ from topo_tune.findings.network.sockets import taken
 from topo_tune.records.finding import Finding, Severity
 from topo_tune.records.network import Gid, RdmaDevice, RdmaPort, RoceSettings
 from topo_tune.records.provenance import Layer, Reach, SettingOrigin
-from topo_tune.records.scan import NcclFile, NcclFileSetting, Nic, NodeScan, Scan
+from topo_tune.records.scan import NcclFile, NcclFileSetting, NcclPlugin, Nic, NodeScan, Scan
 from topo_tune.scan.from_files import scan_from
 
 # --- what healthy hardware looks like ----------------------------------------------------------------------
@@ -632,3 +632,88 @@ def test_without_a_setting_interfaces_are_taken_in_nccls_order(
     given: tuple[Nic, ...], expected: list[str]
 ) -> None:
     assert [one.name for one in taken(node_scan(nics=given))] == expected
+
+
+def test_flow_control_that_some_have_and_others_not_is_told_as_a_difference_alone() -> None:
+    scan = three(roce_node("gpu001", settings(pfc=NONE_ON, ecn=NONE_ON)), roce_node("gpu002", settings()))
+
+    assert {finding.rule for finding in found(scan)} == {"roce-pfc-differs", "roce-ecn-differs"}
+
+
+def test_a_row_that_reaches_neighbours_is_a_warning_and_an_empty_one_an_error() -> None:
+    def severity(index: str) -> Severity:
+        (finding,) = found(scan_of(node(roce(), conf={"NCCL_IB_GID_INDEX": index})), "roce-gid-index-wrong")
+        return finding.severity
+
+    assert severity("1") is Severity.WARNING  # RoCE v1, link-local
+    assert severity("9") is Severity.ERROR
+
+
+def test_nccl_that_finds_its_row_itself_needs_no_common_one() -> None:
+    ports = (roce(0), roce(1, gids=GIDS_LATER))
+
+    assert found(scan_of(node(*ports, torch_nccl="2.20.5")), "roce-no-common-gid-index")
+    assert found(scan_of(node(*ports, torch_nccl="2.21.5")), "roce-no-common-gid-index") == ()
+    chosen_by_hand = scan_of(node(*ports, conf={"NCCL_IB_GID_INDEX": "3"}))
+    assert found(chosen_by_hand, "roce-no-common-gid-index") == ()  # told as a wrong row
+
+
+def test_the_default_mtu_of_infiniband_fabrics_is_a_notice() -> None:
+    (finding,) = found(
+        scan_of(*(node(device(port={"active_mtu_bytes": 2048}), name=f"gpu00{i}") for i in (1, 2))),
+        "rdma-mtu-small",
+    )
+
+    assert finding.severity is Severity.NOTICE
+
+
+def test_ports_of_one_infiniband_fabric_may_share_a_subnet() -> None:
+    def severity(*names: str) -> Severity:
+        own = tuple(nic(name, f"10.0.0.{i}/24") for i, name in enumerate(names, 1))
+        (finding,) = found(scan_of(nics("gpu001", *own), nics("gpu002")), "interfaces-same-subnet")
+        return finding.severity
+
+    assert severity("ib0", "ib1") is Severity.NOTICE
+    assert severity("eth0", "eth1") is Severity.WARNING
+
+
+def test_sockets_are_not_judged_where_a_plugin_carries_the_data() -> None:
+    slow = (nic("eth0", "10.0.0.1/24", mtu_bytes=1500), nic("eth1", "10.1.0.1/24", speed_gbit_per_s=1.0))
+    plugin = NcclPlugin("net", "/opt/libnccl-net.so", "LD_LIBRARY_PATH")
+    plain = scan_of(*(nics(f"gpu00{i}", *slow) for i in (1, 2)))
+    helped = scan_of(*(nics(f"gpu00{i}", *slow, plugins=(plugin,)) for i in (1, 2)))
+
+    assert found(plain, "socket-mtu-small")
+    assert found(plain, "socket-slow-interface")
+    assert found(helped, "socket-mtu-small") == ()
+    assert found(helped, "socket-slow-interface") == ()
+
+
+def test_names_of_devices_mean_nothing_where_rdma_is_off() -> None:
+    conf = {"NCCL_IB_HCA": "mlx4", "NCCL_IB_DISABLE": "1"}
+
+    assert found(scan_of(node(device(), conf=conf)), "ib-hca-nothing") == ()
+
+
+def test_a_port_that_waits_for_a_subnet_manager_is_an_error_where_jobs_need_it() -> None:
+    waits = {"state": "Init", "physical_state": "LinkUp"}
+    (needed,) = found(scan_of(node(device(0, port=waits), device(1))), "rdma-port-initializing")
+    (spare,) = found(
+        scan_of(node(device(0, type="MT4099", board="other", port=waits), device(1))),
+        "rdma-port-initializing",
+    )
+
+    assert (needed.severity, spare.severity) == (Severity.ERROR, Severity.WARNING)
+
+
+def test_ports_that_are_down_or_slow_on_every_node_are_a_plan_or_a_rail_and_no_error() -> None:
+    storage = (device(8, port={"rate_gbit_per_s": 200.0}), device(9, port=DOWN))
+    planned = tuple(node(*devices(8), *storage, name=f"gpu00{i}") for i in (1, 2, 3))
+
+    everywhere = found(scan_of(*planned))
+    here = found(scan_of(planned[0]))
+
+    assert [finding.rule for finding in everywhere] == ["rdma-port-down", "rdma-port-slow"]
+    assert {finding.severity for finding in everywhere} == {Severity.WARNING}
+    assert [finding.rule for finding in here] == ["rdma-port-down", "rdma-port-slow"]
+    assert {finding.severity for finding in here} == {Severity.ERROR}

@@ -35,6 +35,16 @@ def test_every_variable_is_under_its_own_name_and_is_nccls() -> None:
     assert len(catalogue()) > 100
 
 
+def test_every_variable_says_in_one_short_sentence_what_it_does() -> None:
+    purposes = {name: variable.purpose for name, variable in catalogue().items()}
+
+    assert [name for name, purpose in purposes.items() if not 15 <= len(purpose) <= 120] == []
+    assert [
+        name for name, purpose in purposes.items() if purpose.endswith(".") or not purpose[0].isupper()
+    ] == []
+    assert len(set(purposes.values())) == len(purposes)
+
+
 @pytest.mark.parametrize(("name", "value"), SEARCH_VALUES)
 def test_every_value_worth_searching_is_one_that_may_be_set(name: str, value: str | int) -> None:
     assert nccl_env({name: value}).as_dict() == {name: str(value)}

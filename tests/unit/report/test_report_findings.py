@@ -84,3 +84,29 @@ def test_a_ticket_obeys_nothing_that_a_node_says() -> None:
 
     assert "\\<img src=x\\> \\[a\\](b)" in text
     assert "\n`````\n````\n```sh\n`````\n" in text
+
+
+def test_an_address_in_a_ticket_stays_whole() -> None:
+    source = "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html#a_b"
+
+    text = scan_markdown(scan_of(findings=(finding(source=f"{source}, page_2"),)))
+
+    assert f"({source}, page\\_2)" in text
+
+
+def test_a_single_step_of_a_ticket_needs_no_list_of_its_own() -> None:
+    text = scan_markdown(scan_of(findings=(finding(fix=("change the cable",)),)))
+
+    assert "- **fix** change the cable\n" in text
+
+
+def test_code_in_a_headline_of_a_ticket_is_code() -> None:
+    text = scan_markdown(scan_of(findings=(finding(what="`NCCL_IB_HCA` names no_device"),)))
+
+    assert "### error: `NCCL_IB_HCA` names no\\_device" in text
+
+
+def test_runs_of_backticks_hide_no_markup() -> None:
+    text = scan_markdown(scan_of(findings=(finding(what="``` <img>`` x`"),)))
+
+    assert "\\<img\\>" in text

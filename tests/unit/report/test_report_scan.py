@@ -8,14 +8,18 @@ from typing import Any
 import msgspec
 from raw_answers import MATRIX, raw_answer
 from report_text import coloured, text_of
+from scans import gpu, node_scan, scan_of
 
 from topo_tune.findings import drift
 from topo_tune.findings.judge import find
+from topo_tune.records.document import Document
 from topo_tune.records.inventory import Missing
 from topo_tune.records.matrix import TopologyMatrix
-from topo_tune.records.scan import NodeScan, Scan
+from topo_tune.records.nccl_documents import NcclLog
+from topo_tune.records.scan import Absent, Cpu, NodeScan, Scan
 from topo_tune.records.topology import Fabric, Topology
-from topo_tune.report.scan import scan_report
+from topo_tune.report.scan import scan_report, summary_line
+from topo_tune.report.scan_markdown import scan_markdown
 from topo_tune.scan.answer import node_scan_from_raw
 from topo_tune.scan.facts.gpus import nvidia_topology
 
@@ -71,10 +75,68 @@ def test_a_node_known_by_its_matrix_alone_shows_as_many_gpus_as_that_has() -> No
     assert "none" not in text
 
 
-def test_a_node_without_gpus_says_none() -> None:
-    text = text_of(scan_report(Scan("saved", (bare_node("login", None),)), None), width=200)
+def test_a_node_that_was_asked_and_has_no_gpus_says_none() -> None:
+    text = text_of(scan_report(Scan("live", (bare_node("login", None),)), None), width=200)
 
     assert text.splitlines()[3].split()[:2] == ["login", "none"]
+
+
+def test_a_column_in_which_nobody_told_anything_is_left_out() -> None:
+    saved = node_scan("n1", kernel="unknown", gpus=(gpu(0),))
+
+    text = text_of(scan_report(scan_of(saved), None), width=200)
+
+    assert text.splitlines()[2].split() == ["nodes", "GPUs", "CPU"]
+
+
+LONG = tuple(f"node-of-rack-{letter}.example.com" for letter in "abcdefgh")
+
+
+def test_a_long_list_of_nodes_stands_above_its_text_and_wraps_between_names() -> None:
+    nodes = tuple(node_scan(name, absent=(Absent("NVML", "no pynvml"),)) for name in LONG)
+
+    text = text_of(scan_report(scan_of(*nodes, node_scan("n1")), None))
+
+    lines = text.split("Not seen:\n")[1].splitlines()
+    assert lines[0] == "  node-of-rack-a.example.com, node-of-rack-b.example.com,"
+    assert lines[-1] == "    NVML: no pynvml"
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_what_the_saved_files_do_not_tell_is_one_line() -> None:
+    first, second = (Absent(what, "not in the saved files") for what in ("GPU names, driver", "NICs"))
+    nodes = (node_scan("n1", absent=(first, second)), node_scan("n2", absent=(second,)))
+
+    text = text_of(scan_report(scan_of(*nodes), None), width=200)
+
+    assert text.split("Not seen:\n")[1] == (
+        "  every node  not in the saved files: GPU names, driver (n1); NICs\n"
+    )
+
+
+def test_a_long_file_name_is_not_broken() -> None:
+    name = "fail-nvls-invalid-argument-of-a-very-long-name-indeed.log"
+    document = Document(
+        name, "n1", "NCCL log", NcclLog("NCCL", "2.28.9", (), None, None, None), ("line 3: cut",)
+    )
+
+    text = text_of(scan_report(Scan("saved", (), documents=(document,)), None))
+
+    assert text.split("cluster:\n")[1].splitlines() == [
+        f"  {name}",
+        "    NCCL log: NCCL 2.28.9",
+        "    not read: line 3: cut",
+    ]
+
+
+def test_a_scan_is_one_line_of_counts() -> None:
+    mixed = mixed_cluster()
+    findings = find(mixed, rules=drift.RULES)
+
+    assert summary_line(mixed) == "3 nodes, 1 missing; no findings"
+    assert summary_line(msgspec.structs.replace(mixed, findings=findings, missing=())) == (
+        "3 nodes; 1 warning, 1 notice"
+    )
 
 
 def test_what_a_node_says_is_never_markup() -> None:
@@ -126,3 +188,18 @@ def test_what_to_do_about_a_missing_node_is_said_once_for_each_kind() -> None:
     assert "What to do:" in text
     assert "host key refused:  ssh-keyscan n7" in text
     assert "ssh-keyscan n8" not in text
+
+
+def test_files_that_were_not_read_are_named_with_their_reason() -> None:
+    scan = scan_of(node_scan("n1"), unread=(Absent("core.7", "binary data"),))
+
+    assert "Files not read:\n  core.7  binary data\n" in text_of(scan_report(scan, None))
+    assert "### Files not read\n\n- core.7: binary data\n" in scan_markdown(scan)
+
+
+def test_nodes_of_which_nothing_is_known_but_the_name_need_no_table() -> None:
+    unknown = Cpu(None, None, "unknown", None, None, 0)
+
+    text = text_of(scan_report(scan_of(node_scan("n1", kernel="unknown", cpu=unknown)), None))
+
+    assert "nodes" not in text

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import random
+import tempfile
+import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +14,7 @@ from golden_facts import beside_the_repository
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_text import text_of as shown
+from saved_file_trials import BEGINNING, beginning
 from scans import node_scan
 
 from topo_tune.errors import InputError
@@ -95,6 +99,38 @@ def test_a_spoilt_real_file_is_read_or_refused_and_everything_behind_takes_it(se
         assert all(finding.what for finding in found)
 
 
+MARKS = (
+    "",
+    "\n## lscpu\n",
+    "\n```\n",
+    "\n$ ibstat\n",
+    "\n===== ulimit -a =====\n",
+    "\n# cat /etc/nccl.conf\n",
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(MARKS), st.integers(0, 2**32)), min_size=2, max_size=5), st.booleans()
+)
+def test_spoilt_outputs_in_one_file_are_read_or_refused(
+    parts: list[tuple[str, int]], is_labelled: bool
+) -> None:
+    text = "".join(f"{mark}{mutated(seed)}" for mark, seed in parts)
+    if is_labelled:
+        text = "".join(f"n{number % 3}: {line}\n" for number, line in enumerate(text.split("\n")))
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "report.md").write_text(text)
+        try:
+            scan = scan_from(folder)
+        except InputError:
+            return
+
+    assert shown(scan_report(scan, None))
+    assert msgspec.json.decode(msgspec.json.encode(scan), type=Scan) == scan
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.text(max_size=2000))
 def test_any_text_is_read_or_refused(text: str) -> None:
@@ -131,3 +167,14 @@ def test_a_scan_of_all_real_files_survives_its_own_record(tmp_path) -> None:  # 
 
     assert back == scan
     assert len(scan.nodes) + len({d.node for d in scan.documents}) >= len(FILES) - 1
+
+
+@pytest.mark.parametrize("piece", ["\n", " \n", "\t", "1 ", "a", "#\n", "a=\n", ": ", "[", "|"])
+def test_no_kind_takes_long_to_recognise_what_repeats_itself(piece: str) -> None:
+    text = beginning(piece * (BEGINNING // len(piece)))
+    start = time.process_time()
+
+    for kind in KINDS:
+        kind.recognise(text)
+
+    assert time.process_time() - start < 4

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from report_text import text_of
 from scans import gpu, node_scan, scan_of
 
 from topo_tune.records.finding import Finding, Severity
 from topo_tune.records.hardware import GpuHealth, Host, PcieLink
-from topo_tune.records.scan import NcclFile, NcclFileSetting
-from topo_tune.report.scan_difference import difference_report
+from topo_tune.records.scan import Absent, NcclFile, NcclFileSetting
+from topo_tune.report.scan_difference import difference_report, readable
 from topo_tune.scan.difference import Change, difference
 
 FINDING = Finding("x", Severity.ERROR, ("n1",), "broken", "slow")
@@ -41,11 +42,62 @@ def test_members_of_lists_are_told_by_their_names_and_not_by_their_order() -> No
     assert change == Change("nccl_files[/b].settings[NCCL_ALGO].value", "Ring", "Tree", ("gpu001",))
 
 
-def test_a_gpu_that_is_gone_is_gone_with_all_that_it_had() -> None:
+def test_a_gpu_that_is_gone_is_one_change() -> None:
     found = difference(scan_of(node_scan(gpus=(gpu(0), gpu(1)))), scan_of(node_scan(gpus=(gpu(0),))))
 
-    assert all(change.after is None for change in found.changes)
-    assert ("gpus[NVIDIA H100 80GB HBM3#2].uuid", "GPU-1") in [(c.fact, c.before) for c in found.changes]
+    (change,) = found.changes
+    assert (change.fact, change.after) == ("gpus[1]", None)
+    assert change.before is not None
+    assert change.before.startswith("1, NVIDIA H100 80GB HBM3, GPU-1, 0000:19:00.0")
+
+
+def test_what_nobody_could_see_is_no_fact() -> None:
+    old, new = scan_of(node_scan()), scan_of(node_scan(absent=(Absent("NVML", "no pynvml"),)))
+
+    assert difference(old, new).is_empty
+
+
+def test_a_finding_that_spreads_is_new_on_the_new_nodes_and_gone_nowhere() -> None:
+    nodes = (node_scan("n1"), node_scan("n2"), node_scan("n3"))
+    old = scan_of(*nodes, findings=(msgspec.structs.replace(FINDING, nodes=("n1", "n3")),))
+    new = scan_of(*nodes, findings=(msgspec.structs.replace(FINDING, nodes=("n1", "n2")),))
+
+    found = difference(old, new)
+
+    assert [finding.nodes for finding in found.findings_new] == [("n2",)]
+    assert [finding.nodes for finding in found.findings_gone] == [("n3",)]
+    assert difference(new, new).is_empty
+
+
+def test_a_finding_about_no_node_is_compared_too() -> None:
+    about_all = msgspec.structs.replace(FINDING, nodes=())
+
+    found = difference(scan_of(findings=()), scan_of(findings=(about_all,)))
+
+    assert found.findings_new == (about_all,)
+
+
+def test_a_finding_does_not_go_away_with_its_node() -> None:
+    found = difference(
+        scan_of(node_scan("n1"), node_scan("n2"), findings=(FINDING,)), scan_of(node_scan("n2"))
+    )
+
+    assert (found.nodes_gone, found.findings_gone) == (("n1",), ())
+
+
+@pytest.mark.parametrize(
+    ("fact", "words"),
+    [
+        ("driver", "driver"),
+        ("gpu_health[0000:18:00.0].link.width", "GPU 0000:18:00.0 link width"),
+        ("nccl_files[/etc/nccl.conf].settings[NCCL_ALGO].value", "file /etc/nccl.conf NCCL_ALGO"),
+        ("host.transparent_huge_pages", "host transparent huge pages"),
+        ("nccl_environment[NCCL_DEBUG]", "environment NCCL_DEBUG"),
+        ("gpus[1]", "GPU 1"),
+    ],
+)
+def test_facts_have_names_for_people(fact: str, words: str) -> None:
+    assert readable(fact) == words
 
 
 def test_what_differs_between_any_two_scans_is_no_change() -> None:

@@ -13,7 +13,7 @@ from scans import gpu, node_scan
 from topo_tune.errors import InputError
 from topo_tune.records.hardware import GpuHealth, PcieLink
 from topo_tune.scan.facts.fact import Gathered, RawCommand
-from topo_tune.scan.facts.gpus import gpu_health, smi_table
+from topo_tune.scan.facts.gpus import gpu_health, nvidia_gpus, smi_errors, smi_table
 from topo_tune.scan.facts.gpus.gpu_health import KINDS, parse
 
 FOLDER = FACTS / "smi-q"
@@ -22,7 +22,7 @@ H200, H100, A100 = (
     for name in ("h200-580-2gpu-vm.txt", "h100-535-power-brake.txt", "a100-460-azure.txt")
 )
 TABLE, LIST = (text_of(FOLDER / f"h200-580-2gpu-{name}.txt") for name in ("table", "list"))
-QUERY_KIND, TABLE_KIND, LIST_KIND = KINDS
+QUERY_KIND, TABLE_KIND, LIST_KIND, ERROR_KIND = KINDS
 
 VOLTA = """
 ==============NVSMI LOG==============
@@ -274,10 +274,117 @@ def test_of_two_tasks_outputs_only_the_first_is_read() -> None:
     assert "lines of 1 other tasks are left out" in found.problems
 
 
-def test_a_lost_gpu_is_a_problem_beside_the_others() -> None:
-    lost = "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error\n"
+LOST = "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error\n"
 
-    assert parse(H100 + lost).problems[0].endswith("GPU0000:3B:00.0: Unknown Error`")
+
+def test_a_lost_gpu_is_a_problem_beside_the_others() -> None:
+    found = parse(H100 + LOST)
+
+    assert found.problems[0].endswith("GPU0000:3B:00.0: Unknown Error`")
+    assert found.health[-1] == GpuHealth(pci_bus_id="0000:3b:00.0", is_lost=True)
+    assert [health.is_lost for health in found.health[:-1]] == [None]
+
+
+def test_a_lost_gpu_with_a_section_of_its_own_is_lost_and_nameless() -> None:
+    section = (
+        "GPU 00000000:3B:00.0\n    Product Name : GPU is lost\n    Persistence Mode : GPU is lost\n"
+        "    GPU UUID : GPU is lost\n"
+    )
+
+    found = parse(H100 + section)
+
+    assert found.health[-1] == GpuHealth(pci_bus_id="0000:3b:00.0", is_lost=True)
+    assert len(found.gpus) == len(found.health) - 1
+
+
+def test_a_lost_gpu_of_a_table_is_no_gpu_of_another_model() -> None:
+    found = smi_table.parse(LOST_TABLE)
+
+    assert [(gpu.index, gpu.name) for gpu in found.gpus] == [
+        (0, "NVIDIA A100-SXM..."),
+        (2, "NVIDIA A100-SXM..."),
+    ]
+    assert found.health[0].is_lost is None
+    assert found.health[1] == GpuHealth(pci_bus_id="0000:48:00.0", is_lost=True)
+    assert found.health[2] == GpuHealth(pci_bus_id="0000:4c:00.0", name="NVIDIA A100-SXM...", is_lost=True)
+
+
+def test_a_list_and_a_query_name_no_gpu_that_is_lost() -> None:
+    listed = smi_table.parse(LIST + LOST)
+    queried = nvidia_gpus.parse(
+        "index, name, uuid, pci.bus_id\n0, NVIDIA H200, GPU-1, 00000000:18:00.0\n"
+        "1, [GPU is lost], [GPU is lost], [GPU is lost]\n"
+    )
+
+    assert ([health.is_lost for health in listed.health], len(listed.gpus)) == ([True], 2)
+    assert [gpu.index for gpu in queried.gpus] == [0]
+    assert queried.problems == (
+        "line 3: `1, [GPU is lost], [GPU is lost], [GPU is lost]` is not about a GPU",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "trouble"),
+    [
+        (
+            "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.86\n",
+            ("Failed to initialize NVML: Driver/library version mismatch", "NVML library version: 570.86"),
+        ),
+        (
+            "[root@gpu7 ~]# nvidia-smi\r\nNVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+            " Make sure that the latest NVIDIA driver is installed and running.\r\n\r\n",
+            (
+                "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the"
+                " latest NVIDIA driver is installed and running.",
+            ),
+        ),
+        ("No devices were found", ("No devices were found",)),
+        (
+            "Failed to initialize NVML: Insufficient Permissions\n",
+            ("Failed to initialize NVML: Insufficient Permissions",),
+        ),
+    ],
+)
+def test_an_error_in_place_of_an_answer_is_trouble_with_the_driver(
+    text: str, trouble: tuple[str, ...]
+) -> None:
+    saved = ERROR_KIND.tell(node_scan(), text, "smi.txt")  # type: ignore[misc]
+    asked = gpu_health.FACTS[0].tell(
+        node_scan(), Gathered(commands=(RawCommand(gpu_health.COMMAND, 9, text),))
+    )
+
+    assert ERROR_KIND.recognise(text.replace("\r", ""))
+    assert saved.driver_trouble == asked.driver_trouble == trouble
+    assert (saved.absent[0].what, saved.absent[0].reason) == ("GPUs", "; ".join(trouble))
+    assert asked.absent[0].reason == f"`nvidia-smi -q` exited with status 9: {trouble[0]}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$ nvidia-smi\nUnable to determine the device handle for GPU 0000:9D:00.0: GPU is lost.  Reboot the system to"
+        " recover this GPU\n",
+        "Unable to determine the device handle for GPU2: 0000:9D:00.0: Unknown Error\nNo devices were found\n",
+    ],
+)
+def test_a_file_that_only_says_which_gpu_is_lost_tells_it(text: str) -> None:
+    scan = ERROR_KIND.tell(node_scan(), text, "smi.txt")  # type: ignore[misc]
+
+    assert ERROR_KIND.recognise(text)
+    assert scan.gpu_health == (GpuHealth(pci_bus_id="0000:9d:00.0", is_lost=True),)
+    assert "9D:00.0" in scan.absent[0].reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step 1\nFailed to initialize NVML: Unknown Error\nTraceback (most recent call last):\n  File ...\n",
+        "NVML library version: 570.86\n",
+        "node01:1:1 [0] NCCL INFO NVML library version: 570.86\nNo devices were found\n",
+    ],
+)
+def test_an_error_among_other_lines_is_not_a_file_of_errors(text: str) -> None:
+    assert not ERROR_KIND.recognise(text)
 
 
 def test_a_command_that_failed_over_one_gpu_still_tells_the_others() -> None:
@@ -300,6 +407,13 @@ def test_a_node_without_the_tool_says_so() -> None:
 def test_a_text_without_a_gpu_is_refused() -> None:
     with pytest.raises(InputError, match=r"q\.txt: no GPU"):
         parse("==============NVSMI LOG==============\nAttached GPUs : 0\n", file="q.txt")
+
+
+def test_an_error_of_a_labelled_task_is_one_too() -> None:
+    text = "0: Failed to initialize NVML: Unknown Error\n0: NVML library version: 570.86\n"
+
+    assert ERROR_KIND.recognise(text)
+    assert smi_errors.parse(text).trouble[0] == "Failed to initialize NVML: Unknown Error"
 
 
 # --- the table and the list ---------------------------------------------------------------------------------
@@ -329,6 +443,25 @@ OLD_TABLE = """\
 | Processes:                                                       GPU Memory |
 |    0     12345      C   python                                    1234MiB   |
 +-----------------------------------------------------------------------------+
+"""
+
+
+LOST_TABLE = """\
++-----------------------------------------------------------------------------+
+| NVIDIA-SMI 525.125.06   Driver Version: 525.125.06   CUDA Version: 12.0     |
+|-------------------------------+----------------------+----------------------+
+|   0  NVIDIA A100-SXM...  On   | 00000000:07:00.0 Off |                    0 |
+| N/A   30C    P0    62W / 400W |      0MiB / 81920MiB |      0%      Default |
+|                               |                      |             Disabled |
++-------------------------------+----------------------+----------------------+
+|   1  ERR!                Off  | 00000000:48:00.0 Off |                 ERR! |
+|ERR!  ERR! ERR!    ERR! / ERR! |   GPU is lost        | ERR!         ERR!    |
+|                               |                      |                 ERR! |
++-------------------------------+----------------------+----------------------+
+|   2  NVIDIA A100-SXM...  On   | 00000000:4C:00.0 Off |                 ERR! |
+|ERR!  ERR! ERR!    ERR! / ERR! |      0MiB / 81920MiB |     ERR!     Default |
+|                               |                      |                 ERR! |
++-------------------------------+----------------------+----------------------+
 """
 
 

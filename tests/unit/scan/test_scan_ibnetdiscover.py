@@ -90,6 +90,14 @@ def test_links_are_slow_among_their_own_sort() -> None:
     assert fabric.link_speeds == (("4xHDR", 7), ("4xNDR", 4), ("1xHDR", 1))
 
 
+def test_a_switchs_own_unit_for_reductions_is_on_no_slow_link() -> None:
+    nodes = [cable(port, f"gpu{port:02} mlx5_0", "4xNDR") for port in range(1, 8)]
+    fabric, _ = parse(leaf(*nodes, cable(41, "Mellanox Technologies Aggregation Node", "4xHDR")), "x")
+
+    assert (fabric.slow_links, fabric.slow_link_count) == ((), 0)
+    assert fabric.aggregation_nodes == 1
+
+
 def test_an_adapter_port_without_a_cable() -> None:
     lines = [
         "CA    78  1 0x0000000000000002 4x HDR - SW    51 81 0x0000000000000001 ( 'gpu01 mlx5_0' - 'leaf1' )",

@@ -193,12 +193,48 @@ def test_a_line_that_matters_leaves_the_node(line: str) -> None:
         ("Feb 23 16:24:18 gpu001 kernel: ", "Feb 23 16:24:18"),
         ("Feb  3 16:24:18 gpu001 kernel: [12345.678901] ", "Feb  3 16:24:18"),
         ("6,3973,227996636,-;", "227996636"),
+        ("kernel: ", None),
+        ("gpu001 kernel: ", None),
     ],
 )
 def test_every_way_to_write_the_time_is_read(prefix: str, at: str | None) -> None:
     event = only(prefix + "NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.\r")
 
     assert (event.code, event.first_at, event.text[:9]) == (79, at, "NVRM: Xid")
+
+
+@pytest.mark.parametrize("prefix", ["kernel: ", "gpu001 kernel: ", "", "               "])
+def test_errors_of_a_gpu_whose_time_was_cut_off_are_still_of_a_kernel_log(prefix: str) -> None:
+    text = f"{prefix}NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)\n"
+
+    assert KINDS[0].recognise(text)
+    assert told(only(text)) == ("xid", "0018:01:00.0", 145, "nonfatal")
+
+
+FALLEN = """\
+[ 1843.308145] NVRM: The NVIDIA GPU 0000:b3:00.0
+               NVRM: (PCI ID: 10de:26b5) installed in this system has
+               NVRM: fallen off the bus and is not responding to commands.
+"""
+
+
+def test_a_message_of_three_lines_is_about_the_gpu_of_its_first() -> None:
+    event = only(FALLEN)
+
+    assert told(event) == ("gpu-lost", "0000:b3:00.0", None, None)
+    assert event.first_at == "1843.308145"
+    assert event.text == (
+        "NVRM: The NVIDIA GPU 0000:b3:00.0 ... fallen off the bus and is not responding to commands."
+    )
+    assert all(re.search(KEEP, line) for line in FALLEN.splitlines()[::2])
+
+
+def test_a_gpu_that_was_named_long_before_is_not_the_one_that_fell_off_the_bus() -> None:
+    first, _, last = FALLEN.splitlines()
+
+    event = only("\n".join([first, *["[ 1850.000000] systemd[1]: Started a unit."] * 5, last]))
+
+    assert told(event) == ("gpu-lost", None, None, None)
 
 
 def test_labels_of_srun_are_no_part_of_a_line() -> None:

@@ -204,6 +204,27 @@ def test_every_form_tells_the_same_two_devices(text: str) -> None:
     assert read(text).pci == DEVICES_OF_TWO
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "19:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev ff)",
+        "19:00.0 3D controller: NVIDIA Corporation GH100 (prog-if ff)\n\t!!! Unknown header type 7f\n",
+        "19:00.0 0302: 10de:2330 (rev ff)",
+        '19:00.0 "3D controller" "NVIDIA Corporation" "GH100" -rff "" ""',
+        "Slot:\t19:00.0\nClass:\t3D controller\nVendor:\tNVIDIA Corporation\nDevice:\tGH100\nRev:\tff\n",
+    ],
+)
+def test_a_card_that_fell_off_the_bus_is_dead_in_every_form(text: str) -> None:
+    alive = text.replace("(rev ff)", "(rev a1)").replace("-rff", "-ra1").replace("Rev:\tff", "Rev:\ta1")
+
+    (dead,) = lspci.parse(text).devices
+    (other,) = lspci.parse(alive.replace("!!! Unknown header type 7f", "Physical Slot: 1")).devices
+
+    assert (dead.is_dead, dead.kind) == (True, "gpu")
+    assert not other.is_dead
+    assert lspci.both(other, dead).is_dead
+
+
 def test_numbers_alone_tell_class_vendor_and_device() -> None:
     (device,) = read("0001:00:00.0 0302: 10de:20b2 (rev a1)\n").pci
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -12,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
-from topo_tune.job_output.log_lines import LogLine, log_lines, unlabelled
+from topo_tune.job_output.log_lines import (
+    HEAD_LINES,
+    TAIL_LINES,
+    LogLine,
+    log_lines,
+    raw_lines,
+    unlabelled,
+)
 from topo_tune.records.nccl_documents import CauseKind, NcclLog
 from topo_tune.scan.documents.nccl_log import KINDS, parse
 
@@ -274,6 +282,40 @@ def test_words_of_torch_and_mpi_tell_too() -> None:
     assert (error.cause.kind, error.cause.code) == (CauseKind.BOOTSTRAP_TIMEOUT, 6)
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "code"),
+    [
+        (
+            "[rank1]:[E101 10:00:00.0 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout:"
+            " WorkNCCL(SeqNum=5, OpType=ALLREDUCE) ran for 600010 milliseconds before timing out.",
+            CauseKind.WATCHDOG,
+            None,
+        ),
+        (
+            "step 1\ntorch.distributed.DistBackendError: NCCL error in: ../torch/ProcessGroupNCCL.cpp:1970, unhandled"
+            " system error (run with NCCL_DEBUG=INFO for details)",
+            CauseKind.OTHER,
+            2,
+        ),
+        (
+            "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: NCCL operation ncclCommInitRank(&comm, 2) failed:"
+            " unhandled cuda error. Last NCCL warning: NCCL error in ...",
+            CauseKind.OTHER,
+            1,
+        ),
+    ],
+)
+def test_what_a_framework_says_is_a_log_without_a_line_of_nccl(
+    text: str, kind: CauseKind, code: int | None
+) -> None:
+    log = parse(text)
+
+    assert KINDS[0].recognise(text)
+    assert log.cause is not None
+    assert (log.cause.kind, log.cause.code) == (kind, code)
+    assert (log.version, log.ranks, log.hosts) == (None, None, ())
+
+
 def test_the_root_counts_not_what_comes_first() -> None:
     text = (
         "a:1:1 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer b<1>\n"
@@ -313,6 +355,10 @@ def test_a_warning_alone_is_no_failure_and_with_an_error_of_its_thread_it_is() -
         "[pod/job-worker-1/main] ",
         "\x1b[32m",
         "gpu-worker-1: [rank3]: ",
+        "2025-03-11T10:00:00.000000000Z stdout F ",
+        "(RayTrainWorker pid=41312, ip=10.0.23.7) ",
+        "(train rank=3 pid=41312) ",
+        "[rank=3] || ",
     ],
 )
 def test_labels_of_launchers_are_taken_off(prefix: str) -> None:
@@ -392,6 +438,51 @@ def test_lists_of_devices_in_other_layouts() -> None:
     ]
     assert [nic.name for nic in merged.nics] == ["mlx5_0", "mlx5_1"]
     assert rails.out_of_band == "eth0"
+
+
+def test_interfaces_without_an_address_are_listed_too() -> None:
+    nics = log_of("a100-sockets-without-addresses.log").nics
+
+    assert [(nic.name, nic.kind, nic.address) for nic in nics] == [
+        (name, "Socket", None) for name in ("ibp5s0", "ibp70s0", "ibp140s0", "ibp212s0")
+    ]
+
+
+def test_plugins_of_clouds_list_their_devices_like_nccl() -> None:
+    rdma = said(
+        "NET/gIB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.128.0.12<0>",
+        "NET/gIB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
+        "Using network gIB",
+    )
+    sockets = said("NET/GPUDirectTCPX : Using [0]eth1:10.0.1.2<0> [1]eth2:10.0.2.2<0>")
+
+    assert [(nic.name, nic.kind, nic.gpu_direct) for nic in rdma.nics] == [
+        ("mlx5_0", "RoCE", True),
+        ("mlx5_1", "RoCE", None),
+    ]
+    assert (rdma.network, rdma.out_of_band) == ("gIB", "eth0")
+    assert [(nic.name, nic.kind, nic.address) for nic in sockets.nics] == [
+        ("eth1", "Socket", "10.0.1.2"),
+        ("eth2", "Socket", "10.0.2.2"),
+    ]
+    assert not said("NET/OFI : No device found").finds_no_rdma
+
+
+def test_objects_that_docker_keeps_are_read_as_the_lines_within() -> None:
+    lines = [
+        "node01:42:43 [0] NCCL INFO Using network IB\n",
+        "node01:42:43 [0] net_ib.cc:788 NCCL WARN NET/IB : Got completion with error 12\n",
+        "",
+    ]
+    kept = [json.dumps({"log": line, "stream": "stdout", "time": "2025-03-11T10:00:00Z"}) for line in lines]
+    text = "\n".join([*kept, '{"log":"cut off', "plain"])
+
+    log = parse(text.replace('{"log": "', '{"log":"'))
+
+    assert log.network == "IB"
+    assert log.cause is not None
+    assert (log.cause.line, log.cause.text) == (2, "NET/IB : Got completion with error 12")
+    assert KINDS[0].recognise(text)
 
 
 def test_gpu_direct_is_told_card_by_card() -> None:
@@ -527,3 +618,42 @@ def test_hostile_texts_cost_little(text: str) -> None:
 
     # One second is the promise; the rest is room for a slow machine.
     assert time.process_time() - start < 4
+
+
+_CHATTER = "node01:42:43 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"
+_FAILURE = (
+    "node07:4242:4243 [3] transport/net_ib.cc:788 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0",
+    "node07:4242:4243 [3] NCCL INFO transport/net.cc:537 -> 6",
+    "node07:4242:4243 [3] NCCL INFO transport.cc:163 -> 6 [Proxy Thread]",
+)
+
+
+@pytest.mark.parametrize("behind", [0, TAIL_LINES + 1_000], ids=["at the end", "in the middle"])
+def test_a_failure_is_found_wherever_in_a_long_log_it_is(behind: int) -> None:
+    lines = [_CHATTER] * (HEAD_LINES + TAIL_LINES) + [*_FAILURE] + [_CHATTER] * behind
+
+    log = parse("\n".join(lines))
+
+    assert log.cause is not None
+    assert (log.cause.kind, log.cause.hosts) == (CauseKind.RDMA_TRANSPORT, ("node07",))
+    assert log.cause.code_name == "ncclRemoteError"
+    assert log.cause.line == HEAD_LINES + TAIL_LINES + 1
+
+
+def test_what_is_passed_over_in_a_long_log_is_told() -> None:
+    lines = HEAD_LINES + TAIL_LINES + 5
+
+    _, problems = KINDS[0].document(("\n" + _CHATTER) * (lines - 1), "job.log")  # type: ignore[misc]
+
+    assert [f"of {lines} lines only the first {HEAD_LINES}" in problem for problem in problems] == [True]
+
+
+def test_other_lines_in_the_middle_of_a_long_log_are_kept_to_a_number() -> None:
+    lines = ["step 1 loss 3.25"] * (HEAD_LINES + 60_000) + ["[rank3]: Watchdog caught a timeout"]
+    text = "\n".join(lines + [_CHATTER] * TAIL_LINES)
+
+    numbers = [number for number, _ in raw_lines(text)]
+
+    assert numbers == sorted(numbers)
+    assert len(lines) in numbers
+    assert len(numbers) == HEAD_LINES + 50_000 + 1 + TAIL_LINES

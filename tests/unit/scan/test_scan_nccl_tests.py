@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo_tune.errors import InputError
-from topo_tune.job_output.tests_run import version_of_code
+from topo_tune.job_output.tests_run import ONE_RANK, version_of_code
 from topo_tune.records.nccl_documents import MeasuredRun, MeasuredTime, NcclTests
 from topo_tune.scan.documents.nccl_tests import KINDS, parse
 
@@ -136,6 +136,40 @@ def test_rows_that_labelled_debug_lines_cut_are_put_together() -> None:
     )
 
     assert parse(text).runs[0].rows == parse(WHOLE).runs[0].rows
+
+
+INCOMPLETE = """\
+# Rank {rank} Pid 180379 on node002 device 0 [0x00] Tesla V100-SXM3-32GB
+{log}
+# size count type redop time algbw busbw error time algbw busbw error
+1048576 262144 float sum 1491.5 0.70 {busbw} 0e+00 1421.3 0.74 {busbw} 0e+00
+# Out of bounds values : 0 OK
+# Avg bus bandwidth : {busbw}
+"""
+RANK_0_OF_8 = (
+    "node001:42:43 [0] NCCL INFO comm 0x1551f0001000 rank 0 nranks 8 cudaDev 0 busId 60 - Init COMPLETE"
+)
+
+
+@pytest.mark.parametrize(
+    ("rank", "log", "busbw", "ranks", "is_one"),
+    [
+        (1, "", "0.70", 2, False),
+        (0, RANK_0_OF_8, "0.70", 8, False),
+        (0, RANK_0_OF_8, "0.00", 8, False),
+        (0, "", "0.70", 1, False),
+        (0, "", "0.00", 1, True),
+    ],
+)
+def test_a_list_that_lost_ranks_is_no_run_of_one_rank(
+    rank: int, log: str, busbw: str, ranks: int, is_one: bool
+) -> None:
+    (run,) = parse(INCOMPLETE.format(rank=rank, log=log, busbw=busbw)).runs
+
+    assert run.ranks == ranks
+    assert (ONE_RANK in run.problems) == is_one
+    assert run.devices == (1 if ranks == 1 else None)
+    assert run.hosts == (("node002", "node001") if log else ("node002",))
 
 
 PROBLEMS = {

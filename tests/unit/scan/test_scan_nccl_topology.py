@@ -117,10 +117,20 @@ def test_a_real_file_is_read_as_its_golden_file_says(file: Path, golden) -> None
     golden(f"facts/topo-xml/{file.name}.json", text)
 
 
+def test_c2c_is_told_beside_the_pcie_link() -> None:
+    body = read("gb10-c2c-wifi.xml")
+
+    # NCCL itself prints `C2C[345.0]` for these eight links.
+    assert [gpu.c2c_gb_per_s for gpu in body.gpus] == [345.0]
+    assert body.gpus[0].link == PcieLink(speed_gt_per_s=2.5, width=16)
+    assert {gpu.c2c_gb_per_s for gpu in read("azure-ndv5-h100.xml").gpus} == {None}
+
+
 @pytest.mark.parametrize(
     ("name", "gpus", "nets", "numa_ids", "bridges", "nvswitches"),
     [
         ("azure-ndv2-v100.xml", 8, 1, [0, 1], 0, 0),
+        ("gb10-c2c-wifi.xml", 1, 2, [None], 0, 0),
         ("azure-ndv4-a100.xml", 8, 8, [0, 1, 2, 3], 4, 0),
         ("azure-ndv5-h100.xml", 8, 8, [0, 1], 8, 0),
         ("azure-ncv4-a100-pcie.xml", 4, 1, [0, 1, 2, 3], 0, 0),

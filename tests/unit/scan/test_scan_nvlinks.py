@@ -17,7 +17,7 @@ from topo_tune.scan.facts.gpus.nvlinks import KINDS, parse
 FOLDER = FACTS / "nvlink"
 A100, V100 = (text_of(FOLDER / f"nvlink-status-{name}.txt") for name in ("a100", "v100-6-inactive"))
 STATUS, ERRORS = (text_of(FOLDER / f"h200-580-{name}.txt") for name in ("status", "errors"))
-STATUS_KIND, ERRORS_KIND = KINDS
+STATUS_KIND, REMOTE_KIND, ERRORS_KIND = KINDS
 
 BLACKWELL_ERRORS = """\
 GPU 0: NVIDIA B200 (UUID: GPU-1)
@@ -137,3 +137,21 @@ def test_a_damaged_text_is_read_or_refused(text: str, cut: tuple[int, int], inse
 
     assert all(link.errors is None or 0 <= link.errors < 1 << 63 for gpu in gpus for link in gpu.links)
     assert all(link.gb_per_s is None or link.gb_per_s > 0 for gpu in gpus for link in gpu.links)
+
+
+REMOTE = """\
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)
+         Link 0: Remote Device 00000000:07:00.0: Link 46
+         Link 1: Remote Device 00000000:07:00.0: Link 47
+"""
+
+
+def test_links_that_lead_somewhere_are_active() -> None:
+    assert [kind for kind in KINDS if kind.recognise(REMOTE)] == [REMOTE_KIND]
+    scan = REMOTE_KIND.tell(node_scan(), REMOTE, "r.txt")  # type: ignore[misc]
+
+    assert [(link.index, link.is_active, link.gb_per_s) for link in scan.nvlinks[0].links] == [
+        (0, True, None),
+        (1, True, None),
+    ]
+    assert scan.gpus[0].name == "NVIDIA H100 80GB HBM3"

@@ -154,6 +154,49 @@ def test_files_of_a_node_below_a_root_are_the_same_layers() -> None:
     assert [origin.layer for origin in origins(scan)] == [Layer.HOME_FILE, Layer.DROP_IN]
 
 
+def test_a_saved_file_of_another_name_hides_nothing_and_nothing_hides_it() -> None:
+    scan = node(
+        file("n1/nccl.conf", "NCCL_ALGO=Tree\n"),
+        file("n1/a100.conf", "NCCL_ALGO=Ring\nNCCL_ALGO=NVLS\nexport NCCL_NET=IB\n"),
+    )
+
+    found = origins(scan)
+
+    assert [(o.name, o.value, o.layer, o.reach) for o in found if o.name == "NCCL_ALGO"] == [
+        ("NCCL_ALGO", "Tree", Layer.SYSTEM_FILE, Reach.WINS),
+        ("NCCL_ALGO", "Ring", Layer.UNPLACED_FILE, Reach.DEPENDS),
+        ("NCCL_ALGO", "NVLS", Layer.UNPLACED_FILE, Reach.DEPENDS),
+    ]
+    assert found[1].reason == (
+        "a job has it if NCCL reads this file, and where the file lay on the node is not known"
+    )
+    assert [o.reach for o in found if o.name == "NCCL_NET"] == [Reach.NEVER]
+
+
+def test_of_several_files_of_one_name_the_one_in_etc_is_the_system_file() -> None:
+    placed = node(
+        file("n1/backup/nccl.conf", "NCCL_ALGO=Tree\n"), file("n1/etc/nccl.conf", "NCCL_ALGO=Ring\n")
+    )
+    unplaced = node(file("n1/a/nccl.conf", "NCCL_ALGO=Tree\n"), file("n1/b/nccl.conf", "NCCL_ALGO=Ring\n"))
+    homes = node(file("n1/ann/.nccl.conf", "NCCL_ALGO=Tree\n"), file("n1/bob/.nccl.conf", "NCCL_ALGO=Ring\n"))
+
+    assert told(placed) == [
+        ("NCCL_ALGO", "Ring", Layer.SYSTEM_FILE, Reach.WINS),
+        ("NCCL_ALGO", "Tree", Layer.UNPLACED_FILE, Reach.DEPENDS),
+    ]
+    for several in (unplaced, homes):
+        assert {origin.layer for origin in origins(several)} == {Layer.UNPLACED_FILE}
+
+
+def test_saved_files_are_ranked_by_what_they_are_and_not_by_their_order() -> None:
+    scan = node(file("etc/nccl.conf", "NCCL_ALGO=Tree\n"), file("home/.nccl.conf", "NCCL_ALGO=Ring\n"))
+
+    assert told(scan) == [
+        ("NCCL_ALGO", "Ring", Layer.HOME_FILE, Reach.WINS),
+        ("NCCL_ALGO", "Tree", Layer.SYSTEM_FILE, Reach.HIDDEN),
+    ]
+
+
 def test_a_profile_or_a_unit_depends_on_how_the_job_starts() -> None:
     found = origins(node(), (elsewhere(Layer.PROFILE), elsewhere(Layer.SLURMD)))
 

@@ -369,6 +369,27 @@ def test_ibv_devices_tells_names_alone() -> None:
     assert scan.nics[0].is_up is None
 
 
+def test_a_show_gids_that_found_none_is_an_answer_and_a_cut_one_is_none() -> None:
+    head = "DEV\tPORT\tINDEX\tGID\t\tIPv4\t\tVER\tDEV\n---\t----\t-----\t---\t\t----\t\t---\t---\n"
+
+    found = show_gids.parse(head + "n_gids_found=0\n")
+
+    assert (found.devices, found.problems) == ((), ("no port of any device has a GID",))
+    with pytest.raises(InputError, match="no RDMA device"):
+        show_gids.parse(head)
+
+
+def test_an_ibv_devinfo_of_roce_alone_tells_both_mtus() -> None:
+    text = (
+        "hca_id:\tmlx5_bond_0\n\tport:\t1\n\t\tstate:\t\tPORT_ACTIVE (4)\n"
+        "\t\tmax_mtu:\t\t4096 (5)\n\t\tactive_mtu:\t1024 (3)\n"
+    )
+
+    ((port,),) = (device.ports for device in ibv_devinfo.parse(text).devices)
+
+    assert (port.active_mtu_bytes, port.max_mtu_bytes) == (1024, 4096)
+
+
 def test_show_gids_with_blanks_and_without_interfaces_is_read() -> None:
     text = (
         "DEV     PORT    INDEX   GID                                     IPv4            VER     DEV\n"
@@ -419,6 +440,33 @@ def test_rdma_dev_tells_firmware_and_is_not_taken_for_labelled_lines() -> None:
 
     assert [device.name for device in scan.rdma] == ["mlx5_0", "mlx5_1"]
     assert scan.rdma[1].firmware == "28.39.1002"
+
+
+VERBOSE_PAIRS = """\
+0000:1a:00.0 mlx5_0 (MT4129 - MCX75310AAS-NEAT) NVIDIA ConnectX-7 HHHL Adapter card, 400GbE / NDR IB (default mode), \
+Single-port OSFP, PCIe 5.0 x16, Crypto Disabled, Secure Boot Enabled                     fw 28.39.1002 \
+port 1 (ACTIVE) ==> ibp26s0 (Down)
+0000:1b:00.0 mlx5_1 (MT4125 - MCX623106AN-CDAT) ConnectX-6 Dx EN adapter card, 100GbE fw 22.39.1002 \
+port 1 (DOWN  ) ==> enp27s0f0np0 (Up)
+"""
+VERBOSE_PAIR_KIND = next(kind for kind in rdma_link.KINDS if kind.name == "`ibdev2netdev` output")
+
+
+@pytest.mark.parametrize(
+    "text", [VERBOSE_PAIRS, VERBOSE_PAIRS.replace(" ", "  ")], ids=["plain", "column -t"]
+)
+def test_ibdev2netdev_with_long_descriptions_and_blanks_in_a_state_is_read(text: str) -> None:
+    found = rdma_link.parse_pairs(text).devices
+
+    assert VERBOSE_PAIR_KIND.recognise(text)
+    assert [(device.name, device.type, device.firmware, device.pci_bus_id) for device in found] == [
+        ("mlx5_0", "MT4129", "28.39.1002", "0000:1a:00.0"),
+        ("mlx5_1", "MT4125", "22.39.1002", "0000:1b:00.0"),
+    ]
+    assert [(port.state, port.netdev) for device in found for port in device.ports] == [
+        ("Active", "ibp26s0"),
+        ("Down", "enp27s0f0np0"),
+    ]
 
 
 def test_ibdev2netdev_is_read_with_and_without_details() -> None:

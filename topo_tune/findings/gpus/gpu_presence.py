@@ -13,21 +13,26 @@ _CUT = "..."  # how the table of `nvidia-smi` ends a name that does not fit
 _DISPLAY_SHARE = 0.25  # a card with less than this share of the largest memory only drives a screen
 
 
+def lost_gpus(node: NodeScan) -> list[str]:
+    """Addresses of GPUs that are on the bus, bound to the driver, and not shown by it."""
+    seen = {gpu.pci_bus_id for gpu in node.gpus}
+    if not node.gpus or None in seen or _may_hide_gpus(node):
+        return []
+    return [
+        device.address
+        for device in node.pci
+        if device.kind == "gpu"
+        and device.vendor_id == "10de"
+        and device.driver == "nvidia"
+        and not device.is_virtual_function
+        and device.address not in seen
+    ]
+
+
 def _lost(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
-        seen = {gpu.pci_bus_id for gpu in node.gpus}
-        if not node.gpus or None in seen or _may_hide_gpus(node):
-            continue
-        lost = [
-            device.address
-            for device in node.pci
-            if device.kind == "gpu"
-            and device.vendor_id == "10de"
-            and device.driver == "nvidia"
-            and not device.is_virtual_function
-            and device.address not in seen
-            and device.address not in _fallen(node)
-        ]
+        fallen = fallen_gpus(node)
+        lost = [address for address in lost_gpus(node) if address not in fallen]
         if lost:
             yield Sighting(
                 "GPUs are on the PCI bus, bound to NVIDIA's driver, and the driver does not show them",
@@ -38,8 +43,8 @@ def _lost(scan: Scan) -> Iterator[Sighting]:
             )
 
 
-def _fallen(node: NodeScan) -> set[str | None]:
-    """GPUs that the kernel log tells of, which is a finding of its own."""
+def fallen_gpus(node: NodeScan) -> set[str | None]:
+    """GPUs that fell off the bus by the kernel log, which is a finding of its own."""
     return {event.device for event in node.kernel_events if event.kind is KernelEventKind.GPU_LOST}
 
 

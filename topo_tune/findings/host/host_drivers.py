@@ -206,7 +206,8 @@ RULES: tuple[Rule, ...] = (
         why="`nvidia_peermem` has replaced it and comes with the driver; the old module has to be rebuilt "
         "for each driver, and with both loaded nobody tells which one serves NCCL",
         fix=(
-            "`rmmod nv_peer_mem`, remove the package nvidia-peer-memory-dkms, then `modprobe nvidia-peermem`",
+            "on a drained node: `rmmod nv_peer_mem`, remove the package nvidia-peer-memory-dkms, then "
+            "`modprobe nvidia-peermem`",
         ),
         source="https://docs.nvidia.com/networking/display/GPUDirectRDMAv18/Installing+GPUDirect+RDMA",
         look=_legacy_peer_memory,
@@ -231,7 +232,7 @@ RULES: tuple[Rule, ...] = (
         why="GPUDirect RDMA works through `nvidia_peermem` only, which has to be loaded at every boot and "
         "rebuilt with every driver; DMA-BUF needs neither",
         fix=("update to a kernel of 5.12 or newer when the system is updated anyway",),
-        source=_GUIDE + " (GPU-to-NIC communication)",
+        source="https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
         look=_old_kernel,
     ),
     Rule(
@@ -244,7 +245,7 @@ RULES: tuple[Rule, ...] = (
             "nvidia_drm nvidia_modeset nvidia && modprobe nvidia`",
             "hold the driver packages back from unattended updates: `apt-mark hold nvidia-driver-VERSION`",
         ),
-        source="https://gist.github.com/saketkc/af6de6c06ad3bc1034420374588090d9",
+        source="https://github.com/XuehaiPan/nvitop/issues/41",
         look=_versions_differ,
     ),
     Rule(
@@ -293,8 +294,9 @@ RULES: tuple[Rule, ...] = (
         why="CUDA refuses to share memory across nodes without a channel that the user may open; NCCL then "
         "uses the network between nodes of one rack",
         fix=(
-            "`mknod /dev/nvidia-caps-imex-channels/channel0 c $(awk '/imex-channels/ {print $1}' "
-            "/proc/devices) 0` at each boot, or the module option `NVreg_CreateImexChannel0=1`",
+            "use the module option `NVreg_CreateImexChannel0=1`",
+            "or at each boot: `mkdir -p /dev/nvidia-caps-imex-channels`, then `mknod "
+            "/dev/nvidia-caps-imex-channels/channel0 c $(awk '/imex-channels/ {print $1}' /proc/devices) 0`",
         ),
         source="https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html",
         look=_no_imex_channel,

@@ -41,6 +41,19 @@ def spans_nodes(log: NcclLog) -> bool:
     return (log.nodes or 0) > 1 or len(log.hosts) > 1
 
 
+def rdma_by_fabric(log: NcclLog) -> tuple[list[str], list[str]]:
+    """The devices that NCCL listed: (RoCE, InfiniBand)."""
+    return (
+        [nic.name for nic in log.nics if nic.kind == "RoCE"],
+        [nic.name for nic in log.nics if nic.kind.startswith("IB")],
+    )
+
+
+def mixes_fabrics(log: NcclLog) -> bool:
+    """Whether NCCL took ports of RoCE and of InfiniBand for one job."""
+    return all(rdma_by_fabric(log))
+
+
 def value_of(log: NcclLog, name: str) -> str | None:
     """The value that the log shows for a variable, or None."""
     return next((setting.value for setting in log.settings if setting.name == name), None)

@@ -1,4 +1,4 @@
-"""Rules about the ways that a job's data took, by its log: network, GPU Direct, peer to peer, NVLS."""
+"""Rules about the ways that a job's data took, by its log: network, GPUDirect, peer to peer, NVLS."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from topo_tune.findings.jobs.job_logs import (
     logs,
+    mixes_fabrics,
     nodes_of,
     nvlink_joins_all,
+    rdma_by_fabric,
     spans_nodes,
     usable_rdma,
     value_of,
@@ -96,7 +98,7 @@ def _direct_in_part(scan: Scan) -> Iterator[Sighting]:
             direct = edges.get(f"{name}/GDRDMA", 0)
             if name.startswith("NET/") and name != "NET/Socket" and direct:
                 yield Sighting(
-                    "some network connections of a job use GPU Direct RDMA and others do not",
+                    "some network connections of a job use GPUDirect RDMA and others do not",
                     document.node,
                     (f"{document.file}: {plain} edges via {name}, {direct} via {name}/GDRDMA",),
                 )
@@ -110,14 +112,14 @@ def _direct_off(scan: Scan) -> Iterator[Sighting]:
         # Where the nodes themselves show why, that is told instead.
         if off and len(off) == len(nics) and not (_are_geforce(nodes) or any(map(lacks_direct_rdma, nodes))):
             yield Sighting(
-                "GPU Direct RDMA is disabled for every RDMA device of a job",
+                "GPUDirect RDMA is disabled for every RDMA device of a job",
                 document.node,
                 (f"{document.file}: disabled for {listed(off)}",),
             )
 
 
 def _are_geforce(nodes: list[NodeScan]) -> bool:
-    """Whether the GPUs are of a kind that NVIDIA gives no GPU Direct RDMA."""
+    """Whether the GPUs are of a kind that NVIDIA gives no GPUDirect RDMA."""
     return any("GeForce" in gpu.name for node in nodes for gpu in node.gpus)
 
 
@@ -166,9 +168,8 @@ def _virtual_sockets(scan: Scan) -> Iterator[Sighting]:
 
 def _mixed(scan: Scan) -> Iterator[Sighting]:
     for document, log in logs(scan):
-        roce = [nic.name for nic in log.nics if nic.kind == "RoCE"]
-        infiniband = [nic.name for nic in log.nics if nic.kind.startswith("IB")]
-        if roce and infiniband:
+        roce, infiniband = rdma_by_fabric(log)
+        if mixes_fabrics(log):
             yield Sighting(
                 "NCCL uses RoCE and InfiniBand ports of a node together",
                 document.node,
@@ -249,12 +250,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="job-gdr-in-part",
-        title="GPU Direct RDMA is used on some connections only",
+        title="GPUDirect RDMA is used on some connections only",
         severity=Severity.WARNING,
         why="connections without it copy through main memory, and a ring runs at the pace of its slowest "
         "connection",
         fix=(
-            "`nvidia-smi topo -m`: NCCL uses GPU Direct only where GPU and NIC are close; "
+            "`nvidia-smi topo -m`: NCCL uses GPUDirect only where GPU and NIC are close; "
             "`NCCL_NET_GDR_LEVEL` sets how far",
             "check `lsmod | grep nvidia_peermem` (or DMA-BUF) on every node: one without it is enough",
         ),
@@ -263,7 +264,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="job-gdr-disabled",
-        title="GPU Direct RDMA is disabled for all devices",
+        title="GPUDirect RDMA is disabled for all devices",
         severity=Severity.WARNING,
         why="every message is copied through main memory on both sides: more latency, and less bandwidth "
         "than the NIC has",

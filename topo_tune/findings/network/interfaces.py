@@ -8,15 +8,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from topo_tune.findings.network.rdma_fabric import carries_jobs, majority
+from topo_tune.findings.network.rdma_fabric import FEWEST_NODES, carries_jobs, majority
 from topo_tune.findings.network.sockets import interfaces
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.network import is_host_only
 from topo_tune.records.scan import Nic, NodeScan, Scan
-
-_FEWEST_NODES = 3
-"""Below three, no node is the odd one out."""
 
 # The service processor's network on the host's USB has one and the same address on every node.
 _SERVICE = re.compile(r"usb|bmc|idrac|ilo\d|enx|tmfifo_net")
@@ -26,6 +23,11 @@ _SERVICE_DRIVERS = frozenset({"cdc_ether", "cdc_ncm", "rndis_host", "cdc_subset"
 def _real(node: NodeScan) -> list[Nic]:
     """Interfaces with a wire: no loopback, nothing of containers and tunnels, no RDMA devices."""
     return [nic for nic in node.nics if nic.kind == "ethernet" and not is_host_only(nic.name)]
+
+
+def _is_routed_by_source(nic: Nic) -> bool:
+    """AWS and HPE Slingshot put all interfaces of a machine into one subnet, and see to the routes themselves."""
+    return nic.driver == "ena" or (nic.driver or "").startswith("cxi") or nic.name.startswith("hsn")
 
 
 def _networks(nic: Nic) -> set[str]:
@@ -60,8 +62,7 @@ def _same_subnet(scan: Scan) -> Iterator[Sighting]:
                 and nic.kind != "loopback"
                 and not is_host_only(nic.name)
                 and nic.master is None
-                # AWS puts all interfaces of a machine into one subnet and routes by source address itself.
-                and nic.driver != "ena"
+                and not _is_routed_by_source(nic)
             ):
                 for network in _networks(nic):
                     members[network].append(nic)
@@ -87,7 +88,7 @@ def _no_shared_subnet(scan: Scan) -> Iterator[Sighting]:
     known = {node: own for node, own in networks.items() if own}
     counted = Counter(network for own in known.values() for network in own)
     shared = {network for network, count in counted.items() if 2 * count > len(known)}
-    if len(known) < _FEWEST_NODES or not shared:
+    if len(known) < FEWEST_NODES or not shared:
         return
     for node, own in known.items():
         if not own & shared:
@@ -164,7 +165,7 @@ def _slower(scan: Scan) -> Iterator[Sighting]:
                 seen[nic.name].append((node.node, nic))
     for places in seen.values():
         usual = majority(nic.speed_gbit_per_s for _, nic in places)
-        if usual is None or len(places) < _FEWEST_NODES:
+        if usual is None or len(places) < FEWEST_NODES:
             continue
         for name, nic in places:
             if nic.speed_gbit_per_s is not None and nic.speed_gbit_per_s < usual:

@@ -57,7 +57,7 @@ def _down(scan: Scan) -> Iterator[Sighting]:
     for node, setting, names in _with_list(scan):
         named = [end for end in ends(node) if names.takes(end.device.name, end.port.port)]
         down = [end for end in named if end.port.state == "Down"]
-        told = [end for group in down_unlike_twins(node) for end in group]
+        told = down_unlike_twins(node)
         # A cable that is off is told as such; here it is about names of ports that nobody expects to be up.
         if not [end for end in down if end not in told]:
             continue

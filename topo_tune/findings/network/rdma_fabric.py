@@ -114,14 +114,46 @@ def card(end: End) -> str:
     return end.device.system_guid or end.device.name
 
 
+FEWEST_NODES = 3
+"""Below three, no node is the odd one out."""
+
+
+def _place(end: End) -> Hashable:
+    return end.device.name, end.port.port, end.device.type, end.port.link_layer
+
+
+@remembered
 def by_place(scan: Scan) -> dict[Hashable, list[tuple[str, End]]]:
     """Ports of the same name on cards of the same type, over all nodes: (node, port) of each."""
     places: dict[Hashable, list[tuple[str, End]]] = defaultdict(list)
     for node in scan.nodes:
         for end in ends(node):
-            place = (end.device.name, end.port.port, end.device.type, end.port.link_layer)
-            places[place].append((node.node, end))
+            places[_place(end)].append((node.node, end))
     return places
+
+
+@remembered
+def _usual(scan: Scan) -> dict[Hashable, tuple[str | None, float | None]]:
+    """State and rate that more than half of the nodes show of each port, of three nodes or more."""
+    return {
+        place: (
+            majority(end.port.state for _, end in found),
+            majority(end.port.rate_gbit_per_s for _, end in found),
+        )
+        for place, found in by_place(scan).items()
+        if len(found) >= FEWEST_NODES
+    }
+
+
+def is_down_everywhere(scan: Scan, end: End) -> bool:
+    """Whether most nodes have this very port down: not this node is the odd one."""
+    return _usual(scan).get(_place(end), (None, None))[0] == "Down"
+
+
+def is_slow_everywhere(scan: Scan, end: End) -> bool:
+    """Whether most nodes have this very port at this rate: not this node is the odd one."""
+    rate = end.port.rate_gbit_per_s
+    return rate is not None and _usual(scan).get(_place(end), (None, None))[1] == rate
 
 
 def majority(values: Iterable[Value]) -> Value | None:

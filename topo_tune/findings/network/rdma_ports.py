@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from topo_tune.findings.in_force import in_force
+from topo_tune.findings.jobs.job_logs import logs, mixes_fabrics, nodes_of
 from topo_tune.findings.network.rdma_fabric import (
+    FEWEST_NODES,
     End,
     active,
     by_place,
@@ -14,6 +16,8 @@ from topo_tune.findings.network.rdma_fabric import (
     chosen,
     compute,
     ends,
+    is_down_everywhere,
+    is_slow_everywhere,
     majority,
     twins,
 )
@@ -23,9 +27,6 @@ from topo_tune.records.scan import NodeScan, Scan
 
 _SYSFS = "https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniband"
 _IB_INIT = "NVIDIA/nccl: src/transport/net_ib/init.cc"
-
-_FEWEST_NODES = 3
-"""Below three, no node is the odd one out."""
 
 # The fastest rate of a card's family, Gbit/s (NVIDIA adapter manuals): ConnectX-4 to -8 by their device ID.
 _FASTEST = {
@@ -43,17 +44,29 @@ _MUCH_SLOWER = 0.5
 """A port at or below this part of the fastest one's rate is of another network: management or storage."""
 
 
-def down_unlike_twins(node: NodeScan) -> list[list[End]]:
-    """Ports that are down while most others like them are up, by their kind."""
-    return [down for group in twins(node) if (down := _odd_ones_down(group, node))]
+def down_unlike_twins(node: NodeScan) -> list[End]:
+    """Ports that are down while most others like them are up."""
+    return [end for group in twins(node) for end in _odd_ones_down(group, node)]
 
 
 def _down(scan: Scan) -> Iterator[Sighting]:
     told: set[tuple[str, str]] = set()
     for node in scan.nodes:
-        for down in down_unlike_twins(node):
-            told |= {(node.node, end.name) for end in down}
-            yield _is_down(node.node, down)
+        odd = down_unlike_twins(node)
+        told |= {(node.node, end.name) for end in odd}
+        everywhere = [end for end in odd if is_down_everywhere(scan, end)]
+        here = [end for end in odd if end not in everywhere]
+        if here:
+            what = "an RDMA port is down while others like it are up"
+            yield Sighting(what, node.node, tuple(end.shown for end in here))
+        if everywhere:
+            # A rail whose switch is off, or ports that were never cabled.
+            yield Sighting(
+                "an RDMA port is down on most nodes, while others like it are up",
+                node.node,
+                tuple(end.shown for end in everywhere),
+                severity=Severity.WARNING,
+            )
     yield from _down_unlike_other_nodes(scan, told)
 
 
@@ -74,19 +87,16 @@ def _odd_ones_down(group: list[End], node: NodeScan) -> list[End]:
 
 
 def _down_unlike_other_nodes(scan: Scan, told: set[tuple[str, str]]) -> Iterator[Sighting]:
-    if len(scan.nodes) < _FEWEST_NODES:
+    if len(scan.nodes) < FEWEST_NODES:
         return
     found: dict[str, list[End]] = defaultdict(list)
     for places in by_place(scan).values():
-        if majority(end.port.state for _, end in places) != "Active" or len(places) < _FEWEST_NODES:
+        if majority(end.port.state for _, end in places) != "Active" or len(places) < FEWEST_NODES:
             continue
-        for node, end in places:
-            if (
-                end.port.state == "Down"
-                and (node, end.name) not in told
-                and not end.device.is_virtual_function
-            ):
-                found[node].append(end)
+        for name, end in places:
+            is_told = (name, end.name) in told
+            if end.port.state == "Down" and not is_told and not end.device.is_virtual_function:
+                found[name].append(end)
     for node in scan.nodes:
         down = found.get(node.node, [])
         if down and (active_count := len(active(node))):
@@ -95,12 +105,6 @@ def _down_unlike_other_nodes(scan: Scan, told: set[tuple[str, str]]) -> Iterator
                 node.node,
                 (*(end.shown for end in down), f"{active_count} other ports of the node are active"),
             )
-
-
-def _is_down(node: str, down: list[End]) -> Sighting:
-    return Sighting(
-        "an RDMA port is down while others like it are up", node, tuple(end.shown for end in down)
-    )
 
 
 def _none_active(scan: Scan) -> Iterator[Sighting]:
@@ -121,9 +125,14 @@ def _slow(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         for group in twins(node):
             slow = _slower_than_most([end for end in group if end.is_active])
-            if slow:
-                told |= {(node.node, end.name) for end in slow}
-                yield _is_slow("others like it on the node", node.node, slow)
+            told |= {(node.node, end.name) for end in slow}
+            everywhere = [end for end in slow if is_slow_everywhere(scan, end)]
+            here = [end for end in slow if end not in everywhere]
+            if here:
+                yield _is_slow("others like it on the node", node.node, here)
+            if everywhere:
+                # Ports for storage on the same cards, or a rail whose switch is slow.
+                yield _is_slow("others like it, on most nodes", node.node, everywhere, Severity.WARNING)
     for places in by_place(scan).values():
         up = [(name, end) for name, end in places if end.is_active]
         slow_there = {id(end) for end in _slower_than_most([end for _, end in up])}
@@ -136,13 +145,14 @@ def _slower_than_most(up: list[End]) -> list[End]:
     """Those below the rate that more than half have, of three or more."""
     rates = [end.port.rate_gbit_per_s for end in up if end.port.rate_gbit_per_s is not None]
     usual = majority(rates)
-    if usual is None or len(rates) < _FEWEST_NODES:
+    if usual is None or len(rates) < FEWEST_NODES:
         return []
     return [end for end in up if end.port.rate_gbit_per_s is not None and end.port.rate_gbit_per_s < usual]
 
 
-def _is_slow(than: str, node: str, slow: list[End]) -> Sighting:
-    return Sighting(f"an RDMA port runs slower than {than}", node, tuple(end.shown for end in slow))
+def _is_slow(than: str, node: str, slow: list[End], severity: Severity | None = None) -> Sighting:
+    shown = tuple(end.shown for end in slow)
+    return Sighting(f"an RDMA port runs slower than {than}", node, shown, severity=severity)
 
 
 def _below_card(scan: Scan) -> Iterator[Sighting]:
@@ -194,7 +204,16 @@ def _no_manager(scan: Scan) -> Iterator[Sighting]:
 
 
 def _mixed_layers(scan: Scan) -> Iterator[Sighting]:
+    # A job that did use both is told by its log.
+    told = {
+        node.node
+        for document, log in logs(scan)
+        if mixes_fabrics(log)
+        for node in nodes_of(scan, document, log)
+    }
     for node in scan.nodes:
+        if node.node in told:
+            continue
         layers: dict[str, list[str]] = defaultdict(list)
         for end in compute(node):
             if end.port.link_layer:

@@ -280,7 +280,7 @@ RULES: tuple[Rule, ...] = (
         (
             "raise the MTU on all nodes and switches together: `ip link set IF mtu 9000`; clouds may forbid it",
         ),
-        "https://docs.kernel.org/networking/scaling.html",
+        "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/network_mtu.html",
         _mtu,
     ),
 )

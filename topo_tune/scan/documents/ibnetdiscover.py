@@ -250,6 +250,9 @@ def _slow_links(fabric: _Fabric) -> tuple[FabricLink, ...]:
     """Links below the most common speed of their sort: to nodes, between switches."""
     sorts: dict[bool, list[tuple[frozenset[tuple[str, int]], str]]] = {True: [], False: []}
     for ends, speed in fabric.cables.items():
+        # A switch's own unit for reductions hangs on no cable, and at a speed of its own.
+        if any(fabric.devices[guid].is_aggregation_node for guid, _ in ends):
+            continue
         sorts[all(fabric.devices[guid].is_switch for guid, _ in ends)].append((ends, speed))
     slow: list[FabricLink] = []
     for links in sorts.values():

@@ -13,7 +13,7 @@ _MOST = 128
 _RDMA = re.compile(
     r"\[(\d{1,4})\]\s?\{?([^\s:\[\]{},/]{1,64}):(\d{1,5})(?::[^\s/]{0,32})?/([A-Za-z0-9]{1,16}(?:/SHARP)?)"
 )
-_SOCKET = re.compile(r"\[(\d{1,4})\]([^\s:\[\]]{1,64}):(\S{1,128}?)<\d{1,5}>")
+_SOCKET = re.compile(r"\[(\d{1,4})\]([^\s:\[\]]{1,64}):(\S{0,128}?)<\d{1,5}>")
 _OLD_SOCKET = re.compile(r"Using interface ([^\s:]{1,64}):(\S{1,64}?)<\d{1,5}>")
 
 _VIA = re.compile(
@@ -28,7 +28,7 @@ def nics_of(line: str, *, is_socket: bool) -> tuple[LogNic, ...]:
     """The devices of a listing, in its order; none where it is empty."""
     if is_socket:
         found = _SOCKET.findall(line)[:_MOST]
-        return tuple(LogNic(int(index), name, "Socket", address) for index, name, address in found)
+        return tuple(LogNic(int(index), name, "Socket", address or None) for index, name, address in found)
     listing = line.split("; OOB", 1)[0]
     devices = _RDMA.findall(listing)[:_MOST]
     return tuple(LogNic(int(index), name, kind, port=int(port)) for index, name, port, kind in devices)

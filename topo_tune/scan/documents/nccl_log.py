@@ -116,6 +116,8 @@ class _Reading:
             self.hosts[clipped(text[15:], 64)] = None
         elif "librccl" in text:
             self.is_rccl = True
+        if "NCCL" in text and _OF_A_FRAMEWORK.search(text):
+            self.is_of_nccl = True
 
     # --- messages ---
 
@@ -131,6 +133,8 @@ class _Reading:
             self._path(line)
         elif word.endswith("/Plugin:"):
             self.plugins.look(line.text)
+        elif word.startswith("NET/"):
+            self._devices(line)
         elif word.isdecimal():
             self._numbers(line)
         elif word.endswith(":") and " Bytes -> " in text[:120]:
@@ -185,14 +189,15 @@ class _Reading:
     def _devices(self, line: LogLine) -> None:
         text = line.text
         if "No device found" in text[:60]:
-            self.finds_no_rdma = True
+            self.finds_no_rdma |= text.startswith("NET/IB")
         elif "GPU Direct RDMA" in text:
             self._direct(text)
         elif ": Using " in text[:40]:
             self._listed(line)
 
     def _listed(self, line: LogLine) -> None:
-        kind = "Socket" if line.text.startswith("NET/Socket") else "IB"
+        # Plugins of clouds list their devices in either way: `NET/gIB`, `NET/GPUDirectTCPX`.
+        kind = "Socket" if "<" in line.text.split("; OOB", 1)[0] else "IB"
         listed = nics_of(line.text, is_socket=kind == "Socket")
         if listed and kind not in self.nics:
             self.nics[kind] = listed
@@ -376,6 +381,11 @@ class _Reading:
         return notes + list(self.plugins.notes)
 
 
+_OF_A_FRAMEWORK = re.compile(
+    r"Watchdog caught collective operation timeout|\bNCCL (?:E|e)rror in: |\bNCCL communicator was aborted"
+    r"|setting up NCCL communicator|\bNCCL operation nccl\w{1,40}\b.{0,300} failed: "
+)
+"""What frameworks say of NCCL where it was not asked to say anything itself: torch, JAX."""
 _PATH = re.compile(r"(GPU/\S{1,32}) \(\d{1,4}/([\d.]{1,12})/([A-Z]{2,8})\)")
 
 
@@ -428,6 +438,7 @@ KINDS: tuple[SavedKind, ...] = (
             r":\d{1,10}:\d{1,10} (?:\[-?\d{1,4}\] )?(?:[^\n]{0,200} )?NCCL (?:INFO|WARN|TRACE|CALL) "
             r"|:\d{1,10}:\d{1,10} \[-?\d{1,4}\] (?:INFO NET|[\w./]{1,80}:\d{1,6} WARN )"
             r"|^(?:NCCL|RCCL) version ?:? \d"
+            rf"|{_OF_A_FRAMEWORK.pattern}"
         ),
         document=_document,
     ),

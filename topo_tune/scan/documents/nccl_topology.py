@@ -56,7 +56,9 @@ def parse(text: str, *, file: str | None = None) -> tuple[TopologyFile, tuple[st
     gpus = tuple(_gpu(devices, pci, gpu) for pci, gpu in devices.gpus)
     nets = tuple(_net(devices, elements) for elements in devices.nets)
     slowest = min(
-        (gpu.slowest_link for gpu in gpus if gpu.slowest_link), key=pci_elements.throughput, default=None
+        (gpu.slowest_link for gpu in gpus if gpu.slowest_link),
+        key=pci_elements.throughput,
+        default=None,
     )
     kinds = list(devices.kinds.values())
     vendor = _vendor(xml.root)
@@ -133,6 +135,15 @@ def _gpu(devices: Devices, pci: Element, element: Element | None) -> XmlGpu:
         links=_links(devices, pci, gpu),
         link=pci_elements.link(pci),
         slowest_link=min(links, key=pci_elements.throughput, default=None),
+        c2c_gb_per_s=_c2c(gpu),
+    )
+
+
+def _c2c(gpu: Element) -> float | None:
+    """`bw` is MB/s of one link (`ncclTopoAddC2c` in `src/graph/topo.cc`)."""
+    links = ((whole(link.get("bw")) or 0, whole(link.get("count")) or 0) for link in gpu.all("c2c"))
+    return (
+        sum(max(0, min(bw, 10**9)) * max(0, min(count, _COUNT_LIMIT)) for bw, count in links) / 1000 or None
     )
 
 

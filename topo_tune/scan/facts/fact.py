@@ -16,6 +16,9 @@ from topo_tune.records.document import DocumentBody
 from topo_tune.records.scan import Absent, NodeScan
 from topo_tune.scan.facts.words import clipped
 
+_ADDED = re.compile(r"\s*NVML library version")
+"""What `nvidia-smi` writes below the reason why it failed."""
+
 
 class RawCommand(msgspec.Struct, frozen=True):
     """A command that was run on the node, or why it was not."""
@@ -32,7 +35,8 @@ class RawCommand(msgspec.Struct, frozen=True):
             return self.absent
         if self.status == 0:
             return None
-        last_words = clipped((self.stderr.strip() or self.stdout.strip()).split("\n")[-1], 200)
+        lines = (self.stderr.strip() or self.stdout.strip()).split("\n")
+        last_words = clipped(next((line for line in reversed(lines) if not _ADDED.match(line)), ""), 200)
         command = " ".join(self.argv)
         return f"`{command}` exited with status {self.status}" + (f": {last_words}" if last_words else "")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_OF_A_JOB = re.compile(r"\bNCCL (?:INFO|WARN)\b|^#[ \t]*nThread\b|nccl-tests version", re.M)
+_OF_A_JOB = re.compile(r"\bNCCL (?:INFO|WARN|[Ee]rror in)\b|^#[ \t]*nThread\b|nccl-tests version", re.M)
 
 
 def is_of_a_job(text: str) -> bool:

@@ -10,7 +10,7 @@ from topo_tune.errors import InputError
 from topo_tune.records.hardware import GpuHealth, PcieLink
 from topo_tune.records.scan import Gpu, NodeScan
 from topo_tune.scan.facts.fact import Command, Fact, Gathered, SavedKind, with_absent
-from topo_tune.scan.facts.gpus import smi_sections, smi_table
+from topo_tune.scan.facts.gpus import smi_errors, smi_sections, smi_table
 from topo_tune.scan.facts.gpus.known_gpus import with_gpus, with_health
 from topo_tune.scan.facts.gpus.nvidia_gpus import pci_bus_id
 from topo_tune.scan.facts.gpus.smi_sections import Section
@@ -52,7 +52,7 @@ def parse(text: str, *, file: str | None = None) -> Health:
             file=file,
             hint="save the whole output of `nvidia-smi -q`",
         )
-    health = tuple(_health(section) for section in sections.gpus)
+    health = (*(_health(section) for section in sections.gpus), *sections.lost)
     gpus = tuple(_gpu(index, told) for index, told in enumerate(health) if told.name is not None)
     attached = whole_number(sections.heading.get("attached gpus"))
     problems = list(sections.problems)
@@ -128,7 +128,13 @@ def _health(section: Section) -> GpuHealth:
         fabric_troubles=_fabric_troubles(section),
         reset_required=_flag(section, "gpu reset status/reset required"),
         recovery_action=_word(section, "gpu recovery action"),
+        is_lost=True if _is_lost(section) else None,
     )
+
+
+def _is_lost(section: Section) -> bool:
+    """Of a GPU that is gone the driver still knows where it was, and every question gets the same answer."""
+    return any(value.casefold().startswith("gpu is lost") for value in section.values.values())
 
 
 def _word(section: Section, *paths: str) -> str | None:
@@ -291,7 +297,7 @@ def _tell_node(scan: NodeScan, gathered: Gathered) -> NodeScan:
     failure = raw.failure()
     # With one GPU lost the command fails and still describes the others.
     if failure is not None:
-        scan = with_absent(scan, "GPU health", failure)
+        scan = smi_errors.with_errors(with_absent(scan, "GPU health", failure), smi_errors.of_command(raw))
         if not recognise(raw.stdout):
             return scan
     return _with(scan, parse(raw.stdout), "GPU health")
@@ -323,4 +329,5 @@ KINDS: tuple[SavedKind, ...] = (
     SavedKind(
         "`nvidia-smi -L` output", lambda text: smi_table.is_list(text) and not is_of_a_job(text), _tell_table
     ),
+    *smi_errors.KINDS,
 )

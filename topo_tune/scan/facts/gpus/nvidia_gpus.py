@@ -44,6 +44,8 @@ def parse(text: str, *, file: str | None = None) -> Gpus:
         row = dict(zip(fields, cells, strict=False))
         index = whole_number(row.get("index"))
         name = said(row.get("name"))
+        # `[GPU is lost]`, `[Unknown Error]`, `[Insufficient Permissions]`: no GPU's name is in brackets.
+        name = None if name is not None and name.startswith("[") else name
         if index is None or name is None:
             problems.append(f"line {number}: `{clipped(', '.join(cells))}` is not about a GPU")
             continue

@@ -46,6 +46,7 @@ the fly, billions on a healthy NVLink 5. `Total link recovery events` is the sum
 _GPU = re.compile(r"GPU (\d{1,4}): (.{1,100}?)(?: \(UUID: ([0-9A-Za-z-]{1,60})\))?$")
 _LINK = re.compile(r"Link (\d{1,3}): {0,8}(?:(\d{1,5}(?:\.\d{1,6})?) ?GB/s|<?(inactive)>?)$", re.I)
 _COUNTER = re.compile(r"Link (\d{1,3}): {0,8}([A-Za-z][A-Za-z -]{2,60}?): {0,8}(\d{1,18})$")
+_REMOTE = re.compile(r"Link (\d{1,3}): {0,8}Remote Device [0-9A-Fa-f:.]{7,20}: Link \d{1,3}$")
 _LINKS_LIMIT = 512
 _GPUS_LIMIT = 512
 _NO_LINKS = "no GPU with NVLinks: expected `GPU 0: ...` and `Link 0: 25 GB/s` below it"
@@ -89,6 +90,11 @@ def _take(gpu: _Gpu, line: str) -> None:
         known = gpu.links.get(index, NvlinkLink(index, None))
         gb_per_s = float(speed) if speed and float(speed) > 0 else None
         gpu.links[index] = msgspec.structs.replace(known, is_active=gb_per_s is not None, gb_per_s=gb_per_s)
+    elif (match := _REMOTE.match(line)) is not None:
+        # `-R` tells where the links lead; one that leads somewhere is up.
+        index = int(match.group(1))
+        known = gpu.links.get(index, NvlinkLink(index, None))
+        gpu.links[index] = msgspec.structs.replace(known, is_active=True)
     elif (match := _COUNTER.match(line)) is not None:
         index = int(match.group(1))
         known = gpu.links.get(index, NvlinkLink(index, None))
@@ -167,6 +173,11 @@ KINDS: tuple[SavedKind, ...] = (
             r"^[ \t]*Link \d{1,3}: {0,8}(?:\d{1,5}(?:\.\d{1,6})? ?GB/s|<?[Ii]n[Aa]ctive>?)[ \t]*$"
             r"|all links are inActive"
         ),
+        _tell_saved,
+    ),
+    SavedKind(
+        "`nvidia-smi nvlink -R` output",
+        matches(r"^[ \t]*Link \d{1,3}: {0,8}Remote Device [0-9A-Fa-f:.]{7,20}: Link \d"),
         _tell_saved,
     ),
     SavedKind(

@@ -6,12 +6,12 @@ import re
 
 import msgspec
 
+from topo_tune.records.hardware import GpuHealth
 from topo_tune.scan.facts.beginning import beginning
+from topo_tune.scan.facts.gpus import smi_errors
 from topo_tune.scan.facts.task_lines import lines_of_one_task
-from topo_tune.scan.facts.words import clipped
 
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])$")
-_LOST = re.compile(r"unable to determine the device handle|gpu is lost|unknown error", re.I)
 _DEPTH_LIMIT = 8
 _GPUS_LIMIT = 512
 
@@ -40,6 +40,8 @@ class Sections(msgspec.Struct, frozen=True):
     """keys in lower case to values: `driver version`, `cuda version`, `attached gpus`"""
     gpus: tuple[Section, ...]
     problems: tuple[str, ...] = ()
+    lost: tuple[GpuHealth, ...] = ()
+    """GPUs that the tool could not reach, which have no section"""
 
 
 def parse(text: str) -> Sections:
@@ -48,6 +50,7 @@ def parse(text: str) -> Sections:
     problems = list(told.problems)
     heading = Section("", {}, {})
     gpus: list[Section] = []
+    unable: list[tuple[int, str]] = []
     current, open_sections = heading, list[tuple[int, str]]()
     for number, line in told.lines:
         stripped = line.strip()
@@ -59,11 +62,12 @@ def parse(text: str) -> Sections:
                 break
             current, open_sections = Section(match.group(1), {}, {}), []
             gpus.append(current)
-        elif _LOST.search(stripped) and stripped.lower().startswith("unable"):
-            problems.append(f"line {number}: `{clipped(stripped, 120)}`")
+        elif stripped.startswith("Unable to"):
+            unable.append((number, stripped))
         else:
             _take(current, open_sections, line.expandtabs(4), stripped)
-    return Sections(heading.values, tuple(gpus), tuple(problems))
+    errors = smi_errors.errors_in(unable)
+    return Sections(heading.values, tuple(gpus), (*problems, *errors.problems), errors.lost)
 
 
 def _take(section: Section, open_sections: list[tuple[int, str]], line: str, stripped: str) -> None:

@@ -10,6 +10,7 @@ from topo_tune.errors import InputError
 from topo_tune.records.hardware import GpuHealth
 from topo_tune.records.scan import Gpu
 from topo_tune.scan.facts.beginning import beginning
+from topo_tune.scan.facts.gpus import smi_errors
 from topo_tune.scan.facts.gpus.nvidia_gpus import pci_bus_id
 from topo_tune.scan.facts.task_lines import lines_of_one_task
 from topo_tune.scan.facts.words import said, whole_number
@@ -28,6 +29,9 @@ _COMPUTE_MODES = {
     "E. Thread": "Exclusive_Thread",
     "Prohibited": "Prohibited",
 }
+_ERROR = "ERR!"
+_LOST = re.compile(r"GPU is lost|^ERR!\s+ERR!\s+ERR!")
+"""Of a GPU that is gone the table shows neither fan nor temperature nor state. One that is there may lack some."""
 _MIB = 1 << 20
 _GPUS_LIMIT = 512
 
@@ -60,6 +64,7 @@ def parse(text: str, *, file: str | None = None) -> Table:
     told = lines_of_one_task(beginning(text))
     lines = [line for _, line in told.lines]
     rows = _rows(lines)
+    errors = smi_errors.errors_in(told.lines)
     found = [_of_rows(*row) for row in rows] or [
         _of_list(match) for match in map(_LISTED.match, lines) if match
     ]
@@ -72,11 +77,11 @@ def parse(text: str, *, file: str | None = None) -> Table:
     joined = "\n".join(lines[:2000])
     driver, cuda = _DRIVER.search(joined), _CUDA.search(joined)
     return Table(
-        gpus=tuple(gpu for gpu, _ in found[:_GPUS_LIMIT]),
-        health=tuple(health for _, health in found[:_GPUS_LIMIT] if health is not None),
+        gpus=tuple(gpu for gpu, _ in found[:_GPUS_LIMIT] if gpu is not None),
+        health=(*(health for _, health in found[:_GPUS_LIMIT] if health is not None), *errors.lost),
         driver=driver.group(1) if driver else None,
         cuda_driver=cuda.group(1) if cuda else None,
-        problems=told.problems,
+        problems=(*told.problems, *errors.problems),
     )
 
 
@@ -99,11 +104,15 @@ def _rows(lines: list[str]) -> list[tuple[list[str], list[str], list[str]]]:
     return rows
 
 
-def _of_rows(first: list[str], second: list[str], third: list[str]) -> tuple[Gpu, GpuHealth | None]:
+def _of_rows(first: list[str], second: list[str], third: list[str]) -> tuple[Gpu | None, GpuHealth | None]:
     match = _FIRST_ROW.match(first[0])
     assert match is not None
     index, name, persistence = int(match.group(1)), match.group(2).strip(), match.group(3)
     bus_id = pci_bus_id(first[1].split()[0])
+    if name == _ERROR or any(_LOST.search(cell) for cell in (*second, *third)):
+        is_named = name != _ERROR
+        lost = GpuHealth(pci_bus_id=bus_id, name=name if is_named else None, is_lost=True)
+        return _gpu(index, name, bus_id=bus_id) if is_named else None, lost
     state, memory, use = (*second, "", "", "")[:3]
     memory_mib = re.search(r"/\s*(\d{1,9})MiB", memory)
     memory_bytes = int(memory_mib.group(1)) * _MIB if memory_mib else None

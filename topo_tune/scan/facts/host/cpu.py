@@ -140,7 +140,7 @@ def _tell_lscpu(scan: NodeScan, text: str, file: str) -> NodeScan:
 KINDS: tuple[SavedKind, ...] = (
     SavedKind(
         "`lscpu` output",
-        matches(r"^(?:[ \t]{0,8}\d{1,6}: )?Architecture:[ \t]{1,40}\w|^\s*\"lscpu\": ?\["),
+        matches(r"^(?:[ \t]{0,8}\d{1,6}: )?Architecture:[ \t]{1,40}\w|^[ \t]*\"lscpu\": ?\["),
         tell=_tell_lscpu,
     ),
 )

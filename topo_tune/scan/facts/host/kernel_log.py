@@ -23,12 +23,16 @@ JOURNAL = ("journalctl", "-k", "-b", "--no-pager", "-o", "short-iso")
 _NO_ENTRIES = "-- No entries --"
 """What `journalctl` says to a user who may not read the kernel's messages, and exits with 0."""
 
-KEEP = "|".join(re.escape(word) for word in (*WORDS, _NO_ENTRIES))
+_AHEAD = "NVRM: The NVIDIA GPU "
+"""Begins a message of several lines, which names the GPU here and says what became of it one or two lines below."""
+
+KEEP = "|".join(re.escape(word) for word in (*WORDS, _AHEAD, _NO_ENTRIES))
 """Lines that may leave a node."""
 
 _EVENTS_LIMIT = 500
 _TEXT_LIMIT = 300
 _LINE_LIMIT = 1000
+_MESSAGE_LINES = 3  # from the line that names the GPU to the last of its message
 _SHORTEST = 20  # characters: no line that matters is shorter
 
 _CLOCK = r"\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?"
@@ -42,20 +46,25 @@ _STAMPS = (
     rf"(?P<iso>{_ISO}) (?:\S{{1,253}} kernel:)?",  # dmesg --time-format iso, journalctl -o short-iso, rsyslog
     rf"(?P<syslog>{_MONTH} {_CLOCK}) \S{{1,253}} kernel:",  # journalctl, syslog
     r"\d{1,3},\d{1,20},(?P<kmsg>\d{1,18}),[^;]{0,40};",  # /dev/kmsg, microseconds
+    r"(?:[A-Za-z][\w.-]{0,63} )?kernel:",  # what somebody cut the time off
 )
+_LEVEL = r"(?:\w{2,9} {0,3}: ?(?:emerg|alert|crit|err|warn|notice|info|debug) {0,3}: ?)?"
+"""`dmesg -x` writes facility and level in front."""
 _PREFIX = re.compile(
-    r"(?:\w{2,9} {0,3}: ?\w{2,9} {0,3}: ?)?"  # dmesg -x: facility and level
-    r"(?:<\d{1,3}>)?"
+    _LEVEL + r"(?:<\d{1,3}>)?"
     rf"(?:{'|'.join(_STAMPS)})?"
     r"[ \t]?(?:\[ *\d{1,12}\.\d{1,9}\] ?)?"  # the uptime that some syslogs keep
 )
-_STAMPED = re.compile(r"(?:\w{2,9} {0,3}: ?\w{2,9} {0,3}: ?)?(?:<\d{1,3}>)?(?:" + "|".join(_STAMPS) + r")")
+_STAMPED = re.compile(_LEVEL + r"(?:<\d{1,3}>)?(?:" + "|".join(_STAMPS) + r")")
 _OF_KERNEL = re.compile(
     r"Linux version \d|Command line: |NVRM: |nvidia-nvswitch|PCIe Bus Error|mlx5_core|segfault at|\bpci 0000:"
     r"|EXT4-fs|BIOS-e820|systemd\[1\]: |audit: |link becomes ready|nvidia-peermem|\busb \d|\bACPI: "
     r"|oom-kill|blocked for more"
 )
-_BARE = re.compile(r"^(?:NVRM: Xid \(|nvidia-nvswitch\d{1,3}: SXid \()", re.M)
+_BARE = re.compile(
+    r"^[ \t]{0,40}(?:(?:[A-Za-z][\w.-]{0,63} )?kernel: )?(?:NVRM: Xid \(|nvidia-nvswitch\d{1,3}: SXid \()",
+    re.M,
+)
 _SHORT_ADDRESS = re.compile(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$")
 _SEVERITIES = {
     "corrected": "corrected",
@@ -128,8 +137,10 @@ def _lines(text: str) -> Iterator[str]:
 def _events(
     lines: Iterable[str], signs: tuple[Sign, ...]
 ) -> Iterator[tuple[Sign, KernelEvent, tuple[object, ...]]]:
-    words = tuple(dict.fromkeys(sign.word for sign in signs))
+    words = (*dict.fromkeys(sign.word for sign in signs), _AHEAD)
+    named, lines_behind = "", 0
     for line in lines:
+        lines_behind += 1
         if len(line) < _SHORTEST:
             continue
         line = line[:_LINE_LIMIT]
@@ -138,11 +149,20 @@ def _events(
         prefix = _PREFIX.match(line)
         assert prefix is not None
         message, at = line[prefix.end() :].strip(), _time(prefix)
+        if message.startswith(_AHEAD):
+            named, named_at, lines_behind = message, at, 0
+        elif "fallen off the bus" in message and lines_behind <= _MESSAGE_LINES and named:
+            message, at, named = _joined(named, message), at or named_at, ""
         for sign in signs:
             match = sign.pattern.match(message) if sign.word in line else None
             if match is not None:
                 yield sign, *_event(sign, match, message, at)
                 break
+
+
+def _joined(first: str, last: str) -> str:
+    """The beginning and the end of a message of several lines, as one."""
+    return f"{first} ... {last.removeprefix('NVRM: ')}"
 
 
 def _event(

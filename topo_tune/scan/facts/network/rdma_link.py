@@ -23,7 +23,7 @@ _JSON = re.compile(r"\[\s*[{\]]")  # and no `[1,0]<stdout>` of mpirun
 _LINK = re.compile(rf"\s*(?:link\s+|\d{{1,4}}/\d{{1,3}}:\s+)({rdma.DEVICE_NAME})/(\d{{1,3}}):?\s(.*)$")
 _DEVICE = re.compile(rf"\s*\d{{1,4}}:\s+({rdma.DEVICE_NAME}):\s+node_type\s(.*)$")
 _PAIR = re.compile(
-    rf"\s*(?:([0-9a-fA-F:.]{{7,16}})\s+)?({rdma.DEVICE_NAME})\s(?:(.*)\s)?port\s+(\d{{1,3}})\s+(?:\((\w+)\)\s*)?==>\s*"
+    rf"\s*(?:([0-9a-fA-F:.]{{7,16}})\s+)?({rdma.DEVICE_NAME})\s(?:(.*)\s)?port\s+(\d{{1,3}})\s+(?:\(\s*(\w+)\s*\)\s*)?==>\s*"
     r"([\w.-]{0,32})\s*(?:\((\w+)\))?"
 )
 
@@ -116,7 +116,7 @@ def _json_device(entry: dict[str, Any]) -> RdmaDevice | None:
 def _pair(pair: re.Match[str]) -> RdmaDevice:
     address, name, between, port, state, netdev, _ = pair.groups()
     kind = re.search(r"\((MT\d{3,6})\b", between or "")
-    firmware = re.search(r"\bfw (\d[\w.]{2,30})", between or "")
+    firmware = re.search(r"\bfw\s+(\d[\w.]{2,30})", between or "")
     return RdmaDevice(
         name=name,
         ports=(RdmaPort(int(port), state=rdma.state(state), netdev=netdev or None),),
@@ -144,7 +144,10 @@ KINDS: tuple[SavedKind, ...] = (
     SavedKind("`rdma dev` output", _is_dev, tell=rdma.telling(parse)),
     SavedKind(
         "`ibdev2netdev` output",
-        matches(r"^.{0,200}\bport \d{1,3} (?:\(\w+\) )?==> "),
+        # `-v` writes some 200 characters about the card in front, blanks within `(DOWN  )`; `column -t` adds more.
+        matches(
+            r"\bport[ \t]{1,20}\d{1,3}[ \t]{1,20}(?:\([ \t]{0,8}\w{1,20}[ \t]{0,8}\)[ \t]{1,20})?==>[ \t]"
+        ),
         tell=rdma.telling(parse_pairs),
     ),
 )

@@ -17,6 +17,9 @@ from topo_tune.scan.facts.words import clipped
 _ROW = re.compile(rf"\s*({rdma.DEVICE_NAME})\s+(\d{{1,3}})\s+(\d{{1,5}})\s+([0-9a-fA-F:]{{2,39}})(\s.*)?$")
 
 
+_NO_ROWS = "n_gids_found=0"
+
+
 def parse(text: str, *, file: str | None = None) -> rdma.Devices:
     """The GID rows of a `show_gids`, by device and port. Raises InputError where no line is one."""
     task = lines_of_one_task(text)
@@ -33,6 +36,8 @@ def parse(text: str, *, file: str | None = None) -> rdma.Devices:
             problems.append(f"line {number}: `{clipped(gid, 45)}` is no GID")
         elif len(tables) < rdma.DEVICE_LIMIT or device in tables:
             tables[device][int(port)].setdefault(int(index), entry)
+    if not tables and any(line.strip() == _NO_ROWS for _, line in task.lines):
+        return rdma.Devices((), (*problems, "no port of any device has a GID"))
     if not any(ports for ports in tables.values()):
         raise rdma.no_devices(
             "rows of DEV PORT INDEX GID IPv4 VER DEV", task.lines, file, "`show_gids` writes them"

@@ -32,6 +32,9 @@ _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
 _NUMBERS = re.compile(r"([0-9a-f]{4}): ([0-9a-f]{4}):([0-9a-f]{4})\b", re.IGNORECASE)
 _CODE_AT_END = re.compile(r"(.*) \[([0-9a-f]{4})\]$", re.IGNORECASE)
 _BEHIND_NAME = re.compile(r" \((?:rev [0-9a-f]{2}|prog-if [0-9a-f]{2}[^)]*)\)", re.IGNORECASE)
+_DEAD = re.compile(r"\(rev ff\)|\" -rff\b")
+_NO_HEADER = "!!! Unknown header type 7f"
+"""What `-v` says where the bus answers nothing but ones."""
 _QUOTED = re.compile(r'"([^"]*)"')
 _SPEED = re.compile(r"Speed (\d{1,3}(?:\.\d)?) ?GT/s")
 _WIDTH = re.compile(r"Width x(\d{1,2})\b")
@@ -87,8 +90,9 @@ def both(one: PciDevice | None, other: PciDevice) -> PciDevice:
     }
     if one.link is not None and other.link is not None:
         fields["link"] = _both_links(one.link, other.link)
-    if other.is_virtual_function:
-        fields["is_virtual_function"] = True
+    for name in ("is_virtual_function", "is_dead"):
+        if getattr(other, name):
+            fields[name] = True
     return msgspec.structs.replace(one, **fields)
 
 
@@ -135,6 +139,7 @@ class _Entry:
         self.driver: str | None = None
         self.link = PcieLink()
         self.acs: tuple[str, ...] | None = None
+        self.is_dead = False
         self.buses: tuple[int, int] | None = None
 
     def device(self) -> PciDevice:
@@ -150,6 +155,7 @@ class _Entry:
             link=None if self.link == PcieLink() else self.link,
             acs=self.acs,
             is_virtual_function="Virtual Function" in (name or ""),
+            is_dead=self.is_dead,
         )
 
 
@@ -185,6 +191,7 @@ def _started(line: str) -> _Entry | None:
 
 
 def _read_heading(entry: _Entry, rest: str) -> None:
+    entry.is_dead = _DEAD.search(rest) is not None
     numbers = _NUMBERS.match(rest)
     if numbers is not None:
         entry.class_code, entry.vendor_id, entry.device_id = (part.lower() for part in numbers.groups())
@@ -230,6 +237,8 @@ def _read_machine_field(entry: _Entry, field: str, words: str) -> None:
 
 def _add_detail(entry: _Entry, line: str) -> None:
     """A line below a heading; most of them say nothing that is of use here."""
+    if _NO_HEADER in line:
+        entry.is_dead = True
     field = _FIELD.match(line)
     if field is None:
         return
@@ -247,6 +256,8 @@ def _add_detail(entry: _Entry, line: str) -> None:
     elif key == "Bus":
         buses = _BUSES.search(line)
         entry.buses = None if buses is None else (int(buses.group(1), 16), int(buses.group(2), 16))
+    elif key == "Rev":
+        entry.is_dead = value.strip() == "ff"
     elif key in ("Class", "Vendor", "Device"):
         _read_machine_field(entry, key, value)
 
