@@ -53,10 +53,26 @@ class TCPStore:
         return self.folder / key.replace("/", "_")
 
 
-def init_process_group(backend: str, *, store: TCPStore, rank: int, world_size: int, timeout: Any) -> None:
+def init_process_group(
+    backend: str,
+    *,
+    store: TCPStore | None = None,
+    rank: int = 0,
+    world_size: int = 0,
+    timeout: Any = None,
+    device_id: Any = None,
+) -> None:
+    if store is None:
+        # as a launcher says it, see run.py
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world_size, rank == 0, timeout)
     _state.update(store=store, world=world_size)
     state.rank = rank
     time.perf_counter = state.clock
+
+
+def destroy_process_group() -> None:
+    _state.clear()
 
 
 def all_reduce(buffer: Tensor, group: Any = None) -> None:
