@@ -176,6 +176,8 @@ class NodeScan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """one for each capability that was asked"""
     fabric_manager: FabricManager | None = None
     pci: tuple[PciDevice, ...] = ()
+    unnamed_acs: tuple[tuple[str, ...], ...] = ()
+    """ACS controls that are on, one entry a PCI device, where the text does not say which devices they are"""
     kernel_events: tuple[KernelEvent, ...] = ()
     host: Host = Host()
     rdma: tuple[RdmaDevice, ...] = ()

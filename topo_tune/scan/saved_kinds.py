@@ -28,7 +28,7 @@ from topo_tune.scan.facts.gpus import (
 from topo_tune.scan.facts.host import host, kernel_log
 from topo_tune.scan.facts.nccl import job_settings, nccl_files, nccl_plugins, nccl_settings
 from topo_tune.scan.facts.network import ethernet, rdma, roce, routes
-from topo_tune.scan.facts.pci import pci
+from topo_tune.scan.facts.pci import acs_lines, pci
 from topo_tune.scan.saved_answer import ANSWER as ANSWER
 
 # What is told by a word of its own comes first; what is told by the shape of its lines comes last.
@@ -45,6 +45,7 @@ KINDS: tuple[SavedKind, ...] = (
     *fabric_manager.KINDS,
     *kernel_log.KINDS,
     *pci.KINDS,
+    *acs_lines.KINDS,
     *host.KINDS,
     *rdma.KINDS,
     *ethernet.KINDS,

@@ -500,6 +500,18 @@ def test_a_table_of_an_old_driver_cuts_names_and_has_no_line_for_mig() -> None:
     assert [health.power_limit_watts for health in found.health] == [250.0, None, 70.0]
 
 
+def test_a_partitioned_gpu_shows_no_count_of_errors_but_that_it_checks() -> None:
+    table = OLD_TABLE.replace("                    2 |", "                   On |")
+
+    partitioned = smi_table.parse(table).health[1]
+
+    assert (partitioned.mig, partitioned.ecc_enabled, partitioned.ecc_uncorrected_volatile) == (
+        True,
+        True,
+        None,
+    )
+
+
 def test_a_whole_name_from_another_file_replaces_one_that_was_cut() -> None:
     assert TABLE_KIND.tell is not None
     assert LIST_KIND.tell is not None

@@ -20,7 +20,7 @@ from topo_tune.records.scan import NodeScan
 from topo_tune.scan.facts.pci import lspci, lspci_tree
 from topo_tune.scan.facts.pci.pci import KINDS
 
-(KIND,) = KINDS
+LIST, TREE = KINDS
 FILES = sorted((FACTS / "lspci").glob("*.txt"))
 
 # What `sudo lspci -vvvnn` says of a root port, a switch, a GPU and a card, shortened to what matters and a little more.
@@ -73,8 +73,8 @@ def by_address(text: str) -> dict[str, PciDevice]:
 
 
 def read(text: str, scan: NodeScan | None = None) -> NodeScan:
-    assert KIND.tell is not None
-    return KIND.tell(scan or node_scan(), text, "lspci.txt")
+    assert LIST.tell is not None
+    return LIST.tell(scan or node_scan(), text, "lspci.txt")
 
 
 def kinds(devices: tuple[PciDevice, ...]) -> Counter[str]:
@@ -200,7 +200,7 @@ def test_capabilities_that_only_root_sees_are_named() -> None:
     ids=["-nn", "-vmmnn", "-mmnn", "srun -l", "mpirun --tag-output"],
 )
 def test_every_form_tells_the_same_two_devices(text: str) -> None:
-    assert KIND.recognise(text)
+    assert LIST.recognise(text)
     assert read(text).pci == DEVICES_OF_TWO
 
 
@@ -329,7 +329,8 @@ def test_both_forms_in_one_file_are_read() -> None:
     ],
 )
 def test_trees_of_other_shapes(text: str, addresses: list[str]) -> None:
-    assert KIND.recognise(text)
+    assert TREE.recognise(text)
+    assert not LIST.recognise(text)
     assert [device.address for device in read(text).pci] == addresses
 
 
@@ -364,7 +365,7 @@ def test_a_name_without_a_class_tells_what_it_is(name: str, address: str, kind: 
     "text", ["", "\n\n", "hello", "GPU0\tX\tNV18\n", "12:34:56.7 error: out of memory\n", "+-- a\n"]
 )
 def test_text_without_devices_is_refused(text: str) -> None:
-    assert not KIND.recognise(text)
+    assert not any(kind.recognise(text) for kind in KINDS)
     with pytest.raises(InputError):
         read(text)
 
@@ -374,7 +375,7 @@ def test_no_other_kind_is_taken_for_one() -> None:
 
     beginnings = {file.name: text_of(file)[: 256 << 10] for file in others}
 
-    assert [name for name, text in beginnings.items() if KIND.recognise(text)] == []
+    assert [name for name, text in beginnings.items() if any(k.recognise(text) for k in KINDS)] == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -386,7 +387,8 @@ def test_no_other_kind_is_taken_for_one() -> None:
 )
 def test_a_broken_text_is_read_or_refused(text: str, at: int, cut: int, junk: str) -> None:
     broken = text[:at] + junk + text[at + cut :]
-    KIND.recognise(broken)
+    for kind in KINDS:
+        kind.recognise(broken)
     for parse in (lspci.parse, lspci_tree.parse):
         try:
             told = parse(broken)

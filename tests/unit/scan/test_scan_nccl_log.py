@@ -448,6 +448,23 @@ def test_interfaces_without_an_address_are_listed_too() -> None:
     ]
 
 
+def test_devices_that_old_versions_list_one_a_line_are_one_list() -> None:
+    # NCCL 2.3.7, horovod/horovod#1097
+    log = said(
+        "NET/IB : Using interface ib0 for sideband communication",
+        "NET/IB: [0] mlx5_0:1/IB",
+        "NET/IB: [1] mlx5_1:1/RoCE",
+        "NET/IB: [0] mlx5_0:1/IB",
+        "Using internal Network IB",
+    )
+
+    assert [(nic.index, nic.name, nic.kind) for nic in log.nics] == [
+        (0, "mlx5_0", "IB"),
+        (1, "mlx5_1", "RoCE"),
+    ]
+    assert log.network == "IB"
+
+
 def test_plugins_of_clouds_list_their_devices_like_nccl() -> None:
     rdma = said(
         "NET/gIB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.128.0.12<0>",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,15 @@ def test_every_file_is_one_nodes_or_nobodys(
 
     told = [file.name for own in found.nodes.values() for file in own] + [file.name for file in found.others]
     assert sorted(told) == sorted(file.name for file in given_files)
+
+
+def test_a_tree_and_a_list_of_pci_devices_are_of_one_node(tmp_path: Path) -> None:
+    texts = {"tv": "lspci-tv-2socket-4gpu.txt", "nn": "lspci-nn-a100.txt"}
+    for node, name in itertools.product(("n1", "n2"), texts):
+        (tmp_path / node).mkdir(exist_ok=True)
+        (tmp_path / node / f"lspci-{name}.txt").write_text((FACTS / "lspci" / texts[name]).read_text())
+
+    found = scan_from(tmp_path)
+
+    assert [node.node for node in found.nodes] == ["n1", "n2"]
+    assert not any("left out" in absent.reason for node in found.nodes for absent in node.absent)

@@ -194,6 +194,8 @@ class _Reading:
             self._direct(text)
         elif ": Using " in text[:40]:
             self._listed(line)
+        elif text.startswith("NET/IB: ["):
+            self._listed_alone(text)
 
     def _listed(self, line: LogLine) -> None:
         # Plugins of clouds list their devices in either way: `NET/gIB`, `NET/GPUDirectTCPX`.
@@ -204,6 +206,14 @@ class _Reading:
         if self.out_of_band is None:
             found = re.search(r"; OOB ([^\s:]{1,64}):", line.text)
             self.out_of_band = found.group(1) if found else None
+
+    def _listed_alone(self, text: str) -> None:
+        """A device on a line of its own, as versions before 2.4 wrote them."""
+        known = self.nics.get("IB", ())
+        listed = [
+            nic for nic in nics_of(text, is_socket=False) if nic.index not in {own.index for own in known}
+        ]
+        self.nics["IB"] = (*known, *listed)[:MOST]
 
     def _direct(self, text: str) -> None:
         found = re.search(

@@ -127,7 +127,7 @@ def _of_rows(first: list[str], second: list[str], third: list[str]) -> tuple[Gpu
             third[2] if len(third) > 2 else ""
         ),
         memory_total_bytes=memory_bytes,
-        ecc_enabled=False if ecc == "Off" else True if whole_number(ecc) is not None else None,
+        ecc_enabled={"Off": False, "On": True}.get(ecc, True if whole_number(ecc) is not None else None),
         ecc_uncorrected_volatile=whole_number(ecc),
         performance_state=performance.group() if performance else None,
         power_limit_watts=float(limit.group(1)) if limit else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 
@@ -68,11 +69,16 @@ def tell_saved(scan: NodeScan, text: str, file: str) -> NodeScan:
     return scan
 
 
-def _recognise(text: str) -> bool:
-    return any(
-        lspci_tree.is_tree_line(line) or lspci.is_device_line(line) or _SLOT.match(line)
-        for line in (_LABEL.sub("", line, count=1) for line in text.split("\n"))
-    )
+def _is_list(text: str) -> bool:
+    return any(lspci.is_device_line(line) or _SLOT.match(line) for line in _without_labels(text))
+
+
+def _is_tree(text: str) -> bool:
+    return any(lspci_tree.is_tree_line(line) for line in _without_labels(text))
+
+
+def _without_labels(text: str) -> Iterator[str]:
+    return (_LABEL.sub("", line, count=1) for line in text.split("\n"))
 
 
 def _from_sys(gathered: Gathered) -> dict[str, PciDevice]:
@@ -177,4 +183,8 @@ FACTS: tuple[Fact, ...] = (
         ),
     ),
 )
-KINDS: tuple[SavedKind, ...] = (SavedKind("`lspci` output", _recognise, tell=tell_saved),)
+# Two kinds, so that a node can have both: a tree tells who is above whom, a list what each one is.
+KINDS: tuple[SavedKind, ...] = (
+    SavedKind("`lspci` output", _is_list, tell=tell_saved),
+    SavedKind("`lspci -t` output", _is_tree, tell=tell_saved),
+)
