@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
 import pytest
 from agent_processes import DOUBLE
+from script_modules import SCRIPTS, load_script
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "trial-costs"
-
-
-def load() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("trial_costs", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("trial_costs", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    # Neither a compiled file beside the script, nor a name that its records cannot be found under.
-    sys.modules["trial_costs"] = module
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = writes
-    return module
-
-
-COSTS: Any = load()
+COSTS = load_script("trial-costs")
 TINY = COSTS.Scale(
     agreement_bytes=(1024, 2048),
     tcp_bytes=(1024,),
@@ -54,7 +33,7 @@ def doubles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with two GPUs, and where the script writes there."""
     for name, value in {
         "TMPDIR": str(tmp_path),
-        "PYTHONPATH": f"{DOUBLE}:{SCRIPT.parents[1]}",
+        "PYTHONPATH": f"{DOUBLE}:{SCRIPTS.parent}",
         "DOUBLE_FOLDER": str(tmp_path),
         "DOUBLE_GPUS": "2",
         "NCCL_NVLS_ENABLE": "0",
