@@ -589,8 +589,8 @@ def test_a_search_does_not_go_on_where_the_nodes_set_something_else_by_now(
 def test_a_search_does_not_go_on_without_a_node_that_it_had(
     sound: Demo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def scan_without_n2(cluster: Any) -> Any:
-        found, topology = scan(cluster)
+    def scan_without_n2(cluster: Any, **options: Any) -> Any:
+        found, topology = scan(cluster, **options)
         left = tuple(node for node in found.nodes if node.node != "n2")
         return msgspec.structs.replace(found, nodes=left), topology
 
@@ -606,8 +606,23 @@ def test_a_bench_in_which_nothing_could_be_measured_fails(
 ) -> None:
     (sound.node("n1") / "etc/nccl.conf").write_text("NCCL_ALGO=Tree\n")
 
-    assert run(["bench", "-c", str(sound.cluster), "-n", "1"]) == 3
+    assert run(["bench", "-c", str(sound.cluster), "-n", "1", "--despite-findings"]) == 3
     assert "nodes differ in their settings" in capsys.readouterr().out
+
+
+def test_nothing_is_measured_over_an_error_unless_that_is_said(
+    sound: Demo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks that differ in their algorithm would hang, or measure the default by chance."""
+    (sound.node("n1") / "etc/nccl.conf").write_text("NCCL_ALGO=allreduce:tree\n")
+
+    assert run(["bench", "-c", str(sound.cluster), "-n", "1"]) == 2
+    assert sound.init(*QUICK, "--output", str(sound.run_dir.with_name("other"))) == 2
+
+    told = capsys.readouterr().err
+    assert "will not measure: the scan has an error finding" in told
+    assert "drift-nccl-conf on n1" in told
+    assert "--despite-findings goes on" in told
 
 
 def test_a_bench_leaves_nothing_behind(sound: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -628,7 +643,8 @@ def test_saved_dumps_are_scanned_without_any_node(tmp_path: Path, capsys: pytest
 
     assert run(["scan", "--from", str(tmp_path), "-o", str(tmp_path / "scan.json")]) == 0
 
-    table = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    parts = capsys.readouterr().out.split("\n\n")
+    table = next(part for part in parts if part.startswith("nodes ")).splitlines()
     assert [(line.split()[0], line.split()[1]) for line in table[1:]] == [
         ("l40s-4gpu-2nic", "4"),
         ("rtx6000ada-4gpu-4port", "4"),
@@ -636,16 +652,16 @@ def test_saved_dumps_are_scanned_without_any_node(tmp_path: Path, capsys: pytest
     assert len(load(tmp_path / "scan.json", Scan).nodes) == 2
 
 
-def test_a_dump_that_cannot_be_read_is_a_row_and_the_code_says_so(
+def test_a_file_that_is_no_dump_is_named_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "good.txt").write_bytes((DUMPS / "l40s-4gpu-2nic.txt").read_bytes())
     (tmp_path / "bad.txt").write_text("dear diary\n")
 
-    assert run(["scan", "--from", str(tmp_path)]) == 3
+    assert run(["scan", "--from", str(tmp_path)]) == 0
 
     rows = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("bad") and "not read" in line for line in rows)
+    assert "  bad.txt  not read: its content is of no known kind" in rows
     assert any(line.startswith("good") for line in rows)
 
 
