@@ -7,6 +7,7 @@ so that none can hide.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -270,7 +271,8 @@ def test_a_setting_that_hangs_is_killed_at_its_deadline_and_the_next_one_runs(tm
     backend.close()
 
     assert [launch.env for launch in made] == [hangs, DEFAULTS, ring]
-    assert str(made[0].error).startswith("still running at its deadline of 3 s, killed; rank 2: ")
+    # The node whose clock ran out first tells where its ranks were: the others are aborted then.
+    assert re.match(r"still running at its deadline of 3 s, killed; rank [0-3]: ", str(made[0].error))
     assert [launch.error for launch in made[1:]] == [None, None]
     assert [launch.processes for launch in made] == [0, 1, 1]
     wait_for(lambda: marked(tag) == [])
