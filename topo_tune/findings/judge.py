@@ -14,6 +14,8 @@ from topo_tune.records.scan import Scan
 _EVIDENCE_LIMIT = 12
 """Lines of one finding. A thousand nodes with the same trouble need no thousand lines to be believed."""
 
+_LISTED_IN = "docs/reference/findings.md"
+
 
 def find(scan: Scan, *, rules: Iterable[Rule] = RULES) -> tuple[Finding, ...]:
     """What the rules find, worst first, then in the rules' order."""
@@ -26,7 +28,7 @@ def rules_without(ignored: Collection[str]) -> tuple[Rule, ...]:
     known = {rule.id for rule in RULES}
     for name in ignored:
         if name not in known:
-            raise InputError(f"no rule is called `{name}`", hint=did_you_mean(name, known))
+            raise InputError(f"no rule is called `{name}`", hint=did_you_mean(name, known, listed_in=_LISTED_IN))
     return tuple(rule for rule in RULES if rule.id not in ignored)
 
 

@@ -218,6 +218,21 @@ def test_a_repeated_line_with_the_same_value_is_only_worth_knowing() -> None:
     assert found(conf("NCCL_ALGO=Ring\nNCCL_ALGO=Ring\n"), "setting-twice").severity is Severity.NOTICE
 
 
+def test_a_file_whose_place_is_not_known_is_read_line_by_line_all_the_same() -> None:
+    finding = found(told(files={"saved/site.conf": "NCCL_ALGO=Ring\nNCCL_ALGO=Tree\n"}), "setting-twice")
+
+    assert finding.what == (
+        "`saved/site.conf` sets `NCCL_ALGO` more than once with different values; the first counts"
+    )
+
+
+@pytest.mark.parametrize("layer", [Layer.UNPLACED_FILE, Layer.LAUNCHER])
+def test_what_one_job_or_another_file_sets_may_differ(layer: Layer) -> None:
+    scan = told("gpu001", elsewhere("Tree", layer), files={SYSTEM: "NCCL_ALGO=Ring\n"})
+
+    assert "setting-may-be-hidden" not in found_ids(scan)
+
+
 def test_a_graph_file_that_is_not_there_ends_jobs() -> None:
     assert found(naming("NCCL_GRAPH_FILE", is_there=False), "setting-file-missing").severity is Severity.ERROR
 

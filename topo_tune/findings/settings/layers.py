@@ -72,12 +72,18 @@ def _hidden(scan: Scan) -> Iterator[Sighting]:
                     )
 
 
+_MEANT_TO_DIFFER = {Layer.UNPLACED_FILE, Layer.LAUNCHER}
+"""A file that lies beside others is one of several to choose from; what one job sets is meant for this job."""
+
+
 def _may_be_hidden(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         for name, origins in _by_name(node).items():
             winner = next((o for o in origins if o.reach is Reach.WINS), None)
             for origin in origins:
                 if winner is None or origin.reach is not Reach.DEPENDS or origin.value == winner.value:
+                    continue
+                if origin.layer in _MEANT_TO_DIFFER:
                     continue
                 yield Sighting(
                     f"`{name}` depends on how the job starts: {_place(origin)} sets another value than"
@@ -90,7 +96,8 @@ def _may_be_hidden(scan: Scan) -> Iterator[Sighting]:
 def _twice(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         for name, origins in _by_name(node).items():
-            for path in {origin.path for origin in origins if origin.path and _is_file_of_nccl(origin)}:
+            paths = (o.path for o in origins if _is_file_of_nccl(o) or o.layer is Layer.UNPLACED_FILE)
+            for path in dict.fromkeys(path for path in paths if path):
                 same = [o for o in origins if o.path == path and o.reach is not Reach.NEVER]
                 if len(same) < 2:
                     continue
