@@ -11,14 +11,13 @@ from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.catalogue import catalogue, misnomers
 from topo_tune.records.finding import Severity
 from topo_tune.records.provenance import Layer, Reach, SettingOrigin
-from topo_tune.records.scan import NodeScan, Scan
+from topo_tune.records.scan import NcclFile, NodeScan, Scan
 
 _PARAM = "NVIDIA/nccl: src/misc/param.cc"
 _DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
-# What the readers of files say of a line that NCCL takes otherwise than it was meant (scan/facts/nccl_files.py,
-# on_node/nccl_conf.py); duplicates, templates and names have rules of their own.
-_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%|\$\{?[A-Za-z_(]|<[A-Z][A-Z0-9_ -]*>|@[A-Z][A-Z0-9_]*@")
+TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%|\$\{?[A-Za-z_(]|<[A-Z][A-Z0-9_ -]*>|@[A-Z][A-Z0-9_]*@")
+"""A placeholder that a template or a shell should have filled in; NCCL takes it as it stands."""
 
 # Read by others than NCCL: plugins, profilers, test programs (the catalogue's `not_nccl`, aws-ofi-nccl, Google's
 # and NVIDIA's plugins).
@@ -195,7 +194,7 @@ def _template(scan: Scan) -> Iterator[Sighting]:
                 Layer.SYSTEMD,
                 Layer.PAM,
             }
-            match = _TEMPLATE.search(origin.value)
+            match = TEMPLATE.search(origin.value)
             if origin.reach is Reach.NEVER and origin.layer is not Layer.DROP_IN:
                 # A line of a shell script, which was saved beside.
                 continue
@@ -212,15 +211,16 @@ def _template(scan: Scan) -> Iterator[Sighting]:
 def _misread(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         for file in node.nccl_files:
-            # A script whose lines all begin with `export` is no file of NCCL's, whatever it was saved as.
-            is_nccls = file.path.endswith("nccl.conf") or any(
-                s.name.startswith("NCCL_") for s in file.settings
-            )
             lines = tuple(f"{file.path}: {problem}" for problem in file.misread)
-            if lines and is_nccls:
+            if lines and is_nccls(file):
                 yield Sighting(
                     f"NCCL reads lines of `{file.path}` otherwise than they were meant", node.node, lines[:8]
                 )
+
+
+def is_nccls(file: NcclFile) -> bool:
+    """Whether NCCL could have anything from a file: a script whose lines all begin with `export` gives it nothing."""
+    return file.path.endswith("nccl.conf") or any(s.name.startswith("NCCL_") for s in file.settings)
 
 
 def _unread_name(scan: Scan) -> Iterator[Sighting]:
