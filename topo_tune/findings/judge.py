@@ -28,7 +28,9 @@ def rules_without(ignored: Collection[str]) -> tuple[Rule, ...]:
     known = {rule.id for rule in RULES}
     for name in ignored:
         if name not in known:
-            raise InputError(f"no rule is called `{name}`", hint=did_you_mean(name, known, listed_in=_LISTED_IN))
+            raise InputError(
+                f"no rule is called `{name}`", hint=did_you_mean(name, known, listed_in=_LISTED_IN)
+            )
     return tuple(rule for rule in RULES if rule.id not in ignored)
 
 

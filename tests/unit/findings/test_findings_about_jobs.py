@@ -29,6 +29,7 @@ from topo_tune.records.nccl_documents import (
 from topo_tune.records.network import RdmaDevice, RdmaPort
 from topo_tune.records.scan import NodeScan, Scan
 from topo_tune.scan.documents import nccl_log, nccl_tests
+from topo_tune.scan.facts.nccl import job_settings
 
 
 def document(body: DocumentBody, file: str = "job.log", node: str = "gpu001") -> Document:
@@ -108,6 +109,10 @@ def recorded(kind: str, name: str) -> Scan:
     return scan_of(documents=(document(body, name),))
 
 
+def job_file(text: str, file: str = "train.sh") -> Scan:
+    return scan_of(documents=(document(job_settings.parse(text, file)[0], file),))
+
+
 NVSWITCH = PciDevice("0000:05:00.0", vendor_id="10de", class_code="068000")
 HOPPERS = {"gpus": (gpu(0), gpu(1)), "pci": (NVSWITCH,)}
 
@@ -132,6 +137,7 @@ FIRES: dict[str, Scan] = {
         settings=(LogSetting("NCCL_BUFFSIZE", "4194304", 8), LogSetting("NCCL_BUFFSIZE", "8388608", 8))
     ),
     "job-plugin-missing": job(failed_plugins=("tuner plugin libmine.so: no such library",)),
+    "job-settings-lint": job_file("export NCCL_ALGO=Foo\nexport NCCL_DEBUG=WARN\n"),
     "test-wrong-results": recorded("nccl-tests", "2xa100-ll128-failed-no-hash.log"),
     "test-one-rank": recorded("nccl-tests", "smci-b200-alltoall-1rank-zero-busbw.log"),
     "test-ranks-apart": with_runs(run(ranks=2, repeated_ranks=True)),
@@ -186,6 +192,8 @@ QUIET: dict[str, Scan] = {
         settings=(LogSetting("NCCL_SOCKET_IFNAME", "eth0", 8), LogSetting("NCCL_SOCKET_IFNAME", "ens1", 8))
     ),
     "job-plugin-missing": recorded("nccl-logs", "azure-8xnd-a100-sharp-plugin.log"),
+    # Lint's notices are none of an operator's.
+    "job-settings-lint": job_file("export NCCL_DEBUG=INFO\nexport NCCL_IB_TC=106\n"),
     # Rounding in the old error column.
     "test-wrong-results": recorded("nccl-tests", "deepops-4xdgxa100-old-error-column.log"),
     "test-one-rank": recorded("nccl-tests", "smci-8b200-1proc-8threads.log"),
@@ -391,6 +399,25 @@ def test_one_rank_is_an_error_that_says_what_was_measured() -> None:
 
     assert finding.severity is Severity.ERROR
     assert finding.evidence == ("smci-b200-alltoall-1rank-zero-busbw.log: 1 rank, best busbw 0 GB/s",)
+
+
+def test_what_lint_says_of_a_jobs_file_is_shown_worst_first() -> None:
+    text = "NCCL_IB_HCA=mlx5_0\nexport NCCL_ALGO=Foo\n"
+
+    (finding,) = found(job_file(text), "job-settings-lint")
+
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence[0].startswith("train.sh:2: `foo` is no word of `NCCL_ALGO`")
+    assert finding.evidence[1].startswith("train.sh:1: ")
+
+
+def test_a_jobs_file_with_many_mistakes_is_shown_in_part() -> None:
+    text = "".join(f"export NCCL_BUFFSIZE={number}M\n" for number in range(1, 40))
+
+    (finding,) = found(job_file(text), "job-settings-lint")
+
+    assert len(finding.evidence) == 8
+    assert finding.evidence[-1].endswith("more in train.sh")
 
 
 def test_unknown_ranks_are_no_alarm() -> None:

@@ -48,6 +48,11 @@ def _place(origin: SettingOrigin) -> str:
     return f"`{origin.path}`" if origin.path else f"the {origin.layer.value}"
 
 
+def _for_nodes(origins: list[SettingOrigin]) -> list[SettingOrigin]:
+    """Those that NCCL may read on the node itself: what a job's own file sets is told with the file's other lines."""
+    return [o for o in origins if o.reach is not Reach.NEVER and o.layer is not Layer.LAUNCHER]
+
+
 def _by_name(node: NodeScan) -> dict[str, list[SettingOrigin]]:
     found: dict[str, list[SettingOrigin]] = {}
     for origin in node.settings:
@@ -195,8 +200,9 @@ def _template(scan: Scan) -> Iterator[Sighting]:
                 Layer.PAM,
             }
             match = TEMPLATE.search(origin.value)
-            if origin.reach is Reach.NEVER and origin.layer is not Layer.DROP_IN:
-                # A line of a shell script, which was saved beside.
+            is_of_a_script = origin.reach is Reach.NEVER and origin.layer is not Layer.DROP_IN
+            # A job's own file is told with all that is wrong in it.
+            if is_of_a_script or origin.layer is Layer.LAUNCHER:
                 continue
             if match is None or (is_expanded and match.group().startswith("$")):
                 continue
@@ -229,7 +235,9 @@ def _unread_name(scan: Scan) -> Iterator[Sighting]:
         of_plugins = {name for plugin in node.plugins for name in plugin.names}
         versions = nccl_version(node)
         for name, origins in _by_name(node).items():
-            where = [origin for origin in origins if origin.reach is not Reach.NEVER]
+            # That this very NCCL does not read a name is the node's to know, whoever sets it.
+            where = [o for o in origins if o.reach is not Reach.NEVER]
+            where = where if name in catalogue() else _for_nodes(where)
             if not where or name in known | of_plugins or name in misnomers() or _is_for_others(name):
                 continue
             variable = catalogue().get(name)
@@ -263,7 +271,7 @@ def _wrong_name(scan: Scan) -> Iterator[Sighting]:
         known = {name for library in node.nccl_libraries for name in library.names}
         for name, origins in _by_name(node).items():
             misnomer = misnomers().get(name)
-            where = [origin for origin in origins if origin.reach is not Reach.NEVER]
+            where = _for_nodes(origins)
             if misnomer is None or not where or name in known or _READ_BY_OTHERS.match(name):
                 continue
             use = f"; `{misnomer.use}` is meant" if misnomer.use else ""
