@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from topo_tune.findings.gpus.gpu_presence import fallen_gpus, lost_gpus
+from topo_tune.findings.gpus.gpu_presence import fallen_gpus, lost_gpus, unreachable_gpus
 from topo_tune.findings.gpus.nvlinks import missing_links
 from topo_tune.findings.machine import gpu_count, rdma_names
 from topo_tune.findings.node_names import spelled
@@ -83,7 +83,7 @@ def _source_of_nccl(node: NodeScan) -> str | None:
 
 def _gpus(node: NodeScan) -> str | None:
     """None also where a GPU is known to be lost, which is a finding of its own."""
-    if not node.gpus or lost_gpus(node) or fallen_gpus(node):
+    if not node.gpus or lost_gpus(node) or fallen_gpus(node) or unreachable_gpus(node):
         return None
     return ", ".join(
         f"{count} x {name}" for name, count in sorted(Counter(g.name for g in node.gpus).items())
