@@ -40,22 +40,23 @@ def worst(findings: Iterable[Finding], at_least: Severity) -> tuple[Finding, ...
 
 
 def _folded(rule: Rule, scan: Scan) -> list[Finding]:
-    groups: dict[tuple[str, tuple[str, ...], Severity], list[Sighting]] = {}
+    groups: dict[tuple[str, str, tuple[str, ...], Severity], list[Sighting]] = {}
     for sighting in rule.look(scan):
         fix = rule.fix if sighting.fix is None else sighting.fix
-        groups.setdefault((sighting.what, fix, sighting.severity or rule.severity), []).append(sighting)
+        same = (sighting.what, sighting.why or rule.why, fix, sighting.severity or rule.severity)
+        groups.setdefault(same, []).append(sighting)
     return [
         Finding(
             rule=rule.id,
             severity=severity,
             nodes=tuple(dict.fromkeys(s.node for s in sightings if s.node is not None)),
             what=what,
-            why=rule.why,
+            why=why,
             evidence=_evidence(sightings),
             fix=fix,
             source=rule.source,
         )
-        for (what, fix, severity), sightings in groups.items()
+        for (what, why, fix, severity), sightings in groups.items()
     ]
 
 
