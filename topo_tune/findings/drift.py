@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from topo_tune.findings.gpus.gpu_presence import fallen_gpus, lost_gpus
+from topo_tune.findings.gpus.gpu_presence import fallen_gpus, lost_gpus, unreachable_gpus
 from topo_tune.findings.gpus.nvlinks import missing_links
 from topo_tune.findings.machine import gpu_count, rdma_names
 from topo_tune.findings.node_names import spelled
+from topo_tune.findings.remembered import remembered
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.catalogue import catalogue
 from topo_tune.records.finding import Severity
@@ -20,9 +21,16 @@ from topo_tune.records.scan import NodeScan, Scan
 Told = Callable[[NodeScan], str | None]
 """What a node says about one thing, as words that are equal where nodes are alike; None where it does not say."""
 
-_LENGTH_LIMIT = 200
+_WORDS_LIMIT = 60
+"""Characters of a value in a headline."""
+_LINE_LIMIT = 1000
+"""Characters of a value in a line of evidence: a matrix of eight GPUs has some 300."""
 _SIDES = 4
-"""Values that are told where none of them is the usual one."""
+"""Values that a headline tells where none of them is the usual one."""
+_LINES = 12
+"""Values that evidence tells then."""
+_FEWEST_KINDS = 3
+"""Two nodes with different cards may be of one cluster, which is then worth a warning; with different GPUs hardly."""
 
 
 def _everybody(_: NodeScan) -> str | None:
@@ -34,10 +42,11 @@ def _differs(scan: Scan, thing: str, told: Told, among: Told = _everybody) -> It
 
     among: nodes of which this says the same are compared with each other, and with no others.
     """
-    groups: dict[str | None, dict[str, str]] = defaultdict(dict)
+    groups: dict[Hashable, dict[str, str]] = defaultdict(dict)
+    kinds = _kinds(scan)
     for node in scan.nodes:
         if (value := told(node)) is not None:
-            groups[among(node)][node.node] = value
+            groups[kinds.get(node.node), among(node)][node.node] = value
     for values in groups.values():
         yield from _odd_ones(thing, values)
 
@@ -48,26 +57,80 @@ def _odd_ones(thing: str, values: Mapping[str, str]) -> Iterator[Sighting]:
         sides[value].append(name)
     if len(sides) < 2:
         return
-    (usual, most), (_, second) = Counter({value: len(names) for value, names in sides.items()}).most_common(2)
-    if most == second:
-        shown = [f"{_clipped(value)} on {spelled(names)}" for value, names in list(sides.items())[:_SIDES]]
-        more = f"; and {len(sides) - _SIDES} more" if len(sides) > _SIDES else ""
-        what = f"nodes differ in {thing}: {'; '.join(shown)}{more}"
-        yield from (Sighting(what, name) for name in values)
+    usual, most = max(((value, len(names)) for value, names in sides.items()), key=lambda pair: pair[1])
+    if 2 * most <= len(values):
+        yield from _all_sides(f"nodes differ in {thing}", sides)
         return
-    for name, value in values.items():
+    for value, names in sides.items():
         if value != usual:
-            yield Sighting(
-                f"{thing}: {_clipped(value)}, where {most} of {len(values)} nodes have {_clipped(usual)}",
-                name,
+            what = f"{thing}: {_clipped(value)}, where {most} of {len(values)} nodes have {_clipped(usual)}"
+            is_whole = max(len(value), len(usual)) <= _WORDS_LIMIT
+            lines = (
+                () if is_whole else (_clipped(value, _LINE_LIMIT), f"usual: {_clipped(usual, _LINE_LIMIT)}")
             )
+            yield from (Sighting(what, name, lines) for name in names)
 
 
-def _clipped(text: str) -> str:
-    if len(text) <= _LENGTH_LIMIT:
+def _all_sides(what: str, sides: Mapping[str, list[str]]) -> Iterator[Sighting]:
+    """Every node, against a headline that has each side in short; in full as evidence where it is cut there."""
+    shown = list(sides.items())[:_SIDES]
+    told = "; ".join(f"{_clipped(value)} on {spelled(names)}" for value, names in shown)
+    more = f"; and {len(sides) - _SIDES} more" if len(sides) > _SIDES else ""
+    is_whole = not more and all(len(value) <= _WORDS_LIMIT for value, _ in shown)
+    lines = tuple(
+        f"{spelled(names)}: {_clipped(value, _LINE_LIMIT)}" for value, names in list(sides.items())[:_LINES]
+    )
+    for names in sides.values():
+        yield from (Sighting(f"{what}: {told}{more}", name, () if is_whole else lines) for name in names)
+
+
+def _clipped(text: str, limit: int = _WORDS_LIMIT) -> str:
+    if len(text) <= limit:
         return text
-    cut = text[: _LENGTH_LIMIT - 3]
+    cut = text[: limit - 3]
     return cut + ("..." if cut.count("`") % 2 == 0 else "...`")
+
+
+@remembered
+def _kinds(scan: Scan) -> Mapping[str, str]:
+    """Which kind of machine each node is, as far as no kind has most of them; empty where nodes are alike on the whole.
+
+    By the models of their GPUs; nodes of which those are not known by their RDMA cards, then by how GPUs are joined.
+    """
+    kinds: dict[str, str] = {}
+    left = list(scan.nodes)
+    for told, fewest in ((_models, 2), (_cards, _FEWEST_KINDS), (_shape, _FEWEST_KINDS)):
+        values = {node.node: value for node in left if (value := told(node)) is not None}
+        left = [node for node in left if node.node not in values]
+        counted = Counter(values.values())
+        if len(counted) >= fewest and 2 * max(counted.values()) <= counted.total():
+            kinds |= values
+    return kinds
+
+
+def _models(node: NodeScan) -> str | None:
+    """The models of a node's GPUs, however many there are left of each."""
+    return _joined(gpu.name for gpu in node.gpus)
+
+
+def _cards(node: NodeScan) -> str | None:
+    return _types(node) or (_rdma_cards(node) if node.rdma else None)
+
+
+def _shape(node: NodeScan) -> str | None:
+    if node.matrix is None:
+        return None
+    count = len(node.matrix.gpus)
+    words = {word for row in node.matrix.links[:count] for word in row[:count]} - {"X"}
+    return f"{count} GPUs joined by {', '.join(sorted(words)) or 'nothing'}"
+
+
+def _machines_differ(scan: Scan) -> Iterator[Sighting]:
+    sides: dict[str, list[str]] = defaultdict(list)
+    for name, kind in _kinds(scan).items():
+        sides[kind].append(name)
+    if sides:
+        yield from _all_sides("these look like different machines", sides)
 
 
 def _nccl(node: NodeScan) -> str | None:
@@ -83,7 +146,7 @@ def _source_of_nccl(node: NodeScan) -> str | None:
 
 def _gpus(node: NodeScan) -> str | None:
     """None also where a GPU is known to be lost, which is a finding of its own."""
-    if not node.gpus or lost_gpus(node) or fallen_gpus(node):
+    if not node.gpus or lost_gpus(node) or fallen_gpus(node) or unreachable_gpus(node):
         return None
     return ", ".join(
         f"{count} x {name}" for name, count in sorted(Counter(g.name for g in node.gpus).items())
@@ -226,6 +289,19 @@ def _rule(
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "drift-machines",
+        "nodes look like different machines",
+        _N,
+        "a job over all of them runs at the pace of the slowest kind; what else differs between kinds is not told, "
+        "since it could hardly be the same",
+        (
+            "nothing to do where files of several machines were read at once",
+            "else run jobs, and `topo-tune`, on nodes of one kind: a Slurm feature, a label, or `--limit`",
+        ),
+        _NCCL_INIT,
+        _machines_differ,
+    ),
     _rule(
         "drift-nccl",
         "nodes use different NCCL versions",

@@ -9,7 +9,7 @@ import msgspec
 from topo_tune.records.provenance import Reach
 from topo_tune.records.scan import NodeScan
 
-_DROP_INS = "/etc/nccl/conf.d/"
+DROP_INS = "/etc/nccl/conf.d/"
 """Read by no NCCL."""
 
 
@@ -94,7 +94,7 @@ def _found(node: NodeScan, name: str) -> Setting | None:
     environment = dict(node.nccl_environment)
     if name in environment:
         return Setting(name, environment[name], "environment of the scan's session")
-    files = (file for file in node.nccl_files if not file.path.startswith(_DROP_INS))
+    files = (file for file in node.nccl_files if not file.path.startswith(DROP_INS))
     lines = ((file.path, setting) for file in files for setting in file.settings if setting.name == name)
     path, setting = next(lines, (None, None))
     return Setting(name, setting.value, f"{path}:{setting.line}") if setting is not None else None

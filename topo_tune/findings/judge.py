@@ -14,6 +14,8 @@ from topo_tune.records.scan import Scan
 _EVIDENCE_LIMIT = 12
 """Lines of one finding. A thousand nodes with the same trouble need no thousand lines to be believed."""
 
+_LISTED_IN = "docs/reference/findings.md"
+
 
 def find(scan: Scan, *, rules: Iterable[Rule] = RULES) -> tuple[Finding, ...]:
     """What the rules find, worst first, then in the rules' order."""
@@ -26,7 +28,9 @@ def rules_without(ignored: Collection[str]) -> tuple[Rule, ...]:
     known = {rule.id for rule in RULES}
     for name in ignored:
         if name not in known:
-            raise InputError(f"no rule is called `{name}`", hint=did_you_mean(name, known))
+            raise InputError(
+                f"no rule is called `{name}`", hint=did_you_mean(name, known, listed_in=_LISTED_IN)
+            )
     return tuple(rule for rule in RULES if rule.id not in ignored)
 
 
@@ -36,22 +40,23 @@ def worst(findings: Iterable[Finding], at_least: Severity) -> tuple[Finding, ...
 
 
 def _folded(rule: Rule, scan: Scan) -> list[Finding]:
-    groups: dict[tuple[str, tuple[str, ...], Severity], list[Sighting]] = {}
+    groups: dict[tuple[str, str, tuple[str, ...], Severity], list[Sighting]] = {}
     for sighting in rule.look(scan):
         fix = rule.fix if sighting.fix is None else sighting.fix
-        groups.setdefault((sighting.what, fix, sighting.severity or rule.severity), []).append(sighting)
+        same = (sighting.what, sighting.why or rule.why, fix, sighting.severity or rule.severity)
+        groups.setdefault(same, []).append(sighting)
     return [
         Finding(
             rule=rule.id,
             severity=severity,
             nodes=tuple(dict.fromkeys(s.node for s in sightings if s.node is not None)),
             what=what,
-            why=rule.why,
+            why=why,
             evidence=_evidence(sightings),
             fix=fix,
             source=rule.source,
         )
-        for (what, fix, severity), sightings in groups.items()
+        for (what, why, fix, severity), sightings in groups.items()
     ]
 
 

@@ -22,6 +22,8 @@ class Sighting(msgspec.Struct, frozen=True):
     """lines that show it: devices, values, places in files"""
     fix: tuple[str, ...] | None = None
     """instead of the rule's own, where the case allows a better one"""
+    why: str | None = None
+    """instead of the rule's own"""
     severity: Severity | None = None
     """instead of the rule's own"""
 

@@ -123,6 +123,16 @@ class NcclFileSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: str
 
 
+class NcclFileError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line that NCCL reads as it is written, and that has no effect or breaks jobs."""
+
+    line: int
+    """from 1; 0 when it is about the whole file"""
+    rule: str
+    """ID of lint's rule"""
+    text: str
+
+
 class NcclFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One configuration file that NCCL reads, or topo-tune's drop-in directory feeds into one."""
 
@@ -134,6 +144,8 @@ class NcclFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """what is wrong in it, as `topo-tune lint` says it, without notices; or why it could not be read"""
     misread: tuple[str, ...] = ()
     """those of the problems that NCCL reads otherwise than they were meant: spaces, quotes, `export`, suffixes"""
+    errors: tuple[NcclFileError, ...] = ()
+    """those of the other problems that lint calls errors, and names that no NCCL ever read"""
 
 
 class NodeScan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

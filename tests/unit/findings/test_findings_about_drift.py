@@ -13,7 +13,7 @@ from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import GpuHealth, GpuNvlinks, Host, NvlinkLink
 from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.network import RdmaDevice, RdmaPort
-from topo_tune.records.scan import Cpu, NcclFile, NcclFileSetting, NcclLibrary, Nic, Scan
+from topo_tune.records.scan import Cpu, NcclFile, NcclFileSetting, NcclLibrary, Nic, NodeScan, Scan
 
 
 def cpu(vendor: str, model: str = "Xeon") -> Cpu:
@@ -111,11 +111,25 @@ def four(usual: dict[str, Any], last: dict[str, Any]) -> Scan:
     return scan_of(*(node_scan(f"gpu00{i}", **usual) for i in (1, 2, 3)), node_scan("gpu004", **last))
 
 
-FIRES = {rule: four(usual, odd) for rule, (usual, odd, _) in CASES.items()}
-QUIET = {rule: four(usual, harmless) for rule, (usual, _, harmless) in CASES.items()}
+def a_machine(name: str, model: str, **changes: Any) -> NodeScan:
+    return node_scan(name, **({"gpus": tuple(gpu(i, name=model) for i in range(8))} | changes))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+FIRES = {rule: four(usual, odd) for rule, (usual, odd, _) in CASES.items()} | {
+    "drift-machines": scan_of(a_machine("a1", "NVIDIA H100"), a_machine("b1", "NVIDIA A100"))
+}
+QUIET = {rule: four(usual, harmless) for rule, (usual, _, harmless) in CASES.items()} | {
+    # One that has lost a GPU, and one that tells of none.
+    "drift-machines": scan_of(
+        a_machine("a1", "NVIDIA H100"),
+        a_machine("a2", "NVIDIA H100", gpus=(gpu(0, name="NVIDIA H100"),)),
+        node_scan("a3"),
+    )
+}
+ODD_ONES = [rule for rule in RULES if rule.id in CASES]
+
+
+@pytest.mark.parametrize("rule", ODD_ONES, ids=lambda rule: rule.id)
 def test_the_odd_node_is_named_and_no_other(rule) -> None:  # type: ignore[no-untyped-def]
     (finding,) = find(FIRES[rule.id], rules=[rule])
 
@@ -123,7 +137,7 @@ def test_the_odd_node_is_named_and_no_other(rule) -> None:  # type: ignore[no-un
     assert "3 of 4 nodes" in finding.what
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", ODD_ONES, ids=lambda rule: rule.id)
 def test_one_node_alone_cannot_drift(rule) -> None:  # type: ignore[no-untyped-def]
     assert find(scan_of(node_scan(**CASES[rule.id][1])), rules=[rule]) == ()
 
@@ -164,7 +178,8 @@ def test_a_very_long_value_is_cut() -> None:
 
     (finding,) = find(four(long, {"nccl_files": (system_file(),)}), rules=RULES)
 
-    assert len(finding.what) < 350
+    assert len(finding.what) < 200
+    assert finding.evidence == ("none of it", f"usual: `NCCL_IB_HCA={'mlx5_' * 100}`")
 
 
 def test_what_torch_brings_on_one_node_is_not_held_against_anothers_system() -> None:
@@ -193,6 +208,75 @@ def test_a_lost_card_is_told_and_a_port_that_is_down_is_not() -> None:
 
     assert finding.what == "NICs: 7 x MT4129, where 3 of 4 nodes have 8 x MT4129"
     assert find(four(cards(8), cards(8, "Down")), rules=RULES) == ()
+
+
+def test_different_machines_are_one_notice_whatever_else_differs() -> None:
+    one = a_machine("a1", "NVIDIA H100", driver="580.95", kernel="6.8.0", torch_nccl="2.28.9")
+    other = a_machine("b1", "NVIDIA A100", driver="570.86", kernel="5.15.0", torch_nccl="2.21.5")
+
+    (finding,) = find(scan_of(one, other), rules=RULES)
+
+    assert (finding.rule, finding.severity) == ("drift-machines", Severity.NOTICE)
+    assert finding.what == "these look like different machines: NVIDIA H100 on a1; NVIDIA A100 on b1"
+
+
+def test_nodes_of_one_kind_among_several_are_compared_with_each_other() -> None:
+    old = [a_machine(f"a{i}", "NVIDIA A100", driver="570.86") for i in (1, 2, 3)]
+    new = [a_machine(f"b{i}", "NVIDIA H100", driver="580.95") for i in (1, 2)]
+    odd = a_machine("b3", "NVIDIA H100", driver="580.65")
+
+    findings = find(scan_of(*old, *new, odd), rules=RULES)
+
+    assert [(finding.rule, len(finding.nodes)) for finding in findings] == [
+        ("drift-driver", 1),
+        ("drift-machines", 6),
+    ]
+
+
+def test_without_gpus_many_kinds_of_cards_are_different_machines() -> None:
+    def cards(*types: str) -> Scan:
+        return scan_of(
+            *(node_scan(f"n{i}", rdma=(RdmaDevice("mlx5_0", (), t),)) for i, t in enumerate(types))
+        )
+
+    def rules(*types: str) -> list[str]:
+        return [finding.rule for finding in find(cards(*types), rules=RULES)]
+
+    assert rules("MT4129", "MT4123", "MT4119") == ["drift-machines"]
+    assert rules("MT4129", "MT4123") == ["drift-nics"]
+
+
+def test_sides_are_told_in_short_and_their_values_in_full_line_by_line() -> None:
+    def matrices(*links: str) -> Scan:
+        def wide(link: str) -> TopologyMatrix:
+            rows = tuple(tuple("X" if i == j else link for j in range(8)) for i in range(8))
+            return TopologyMatrix(tuple(f"GPU{i}" for i in range(8)), (), rows, (None,) * 8, (None,) * 8)
+
+        return scan_of(*(node_scan(f"n{i}", matrix=wide(link)) for i, link in enumerate(links)))
+
+    (finding,) = find(matrices("NV18", "SYS"), rules=RULES)
+
+    assert len(finding.what) < 220
+    assert finding.rule == "drift-topology"
+    assert [line.split(":")[0] for line in finding.evidence] == ["n0", "n1"]
+    assert finding.evidence[1].endswith("SYS SYS SYS SYS SYS SYS SYS X")
+
+
+def test_without_gpus_and_cards_machines_are_known_by_how_their_gpus_are_joined() -> None:
+    scan = scan_of(*(node_scan(f"n{i}", matrix=matrix(link)) for i, link in enumerate(("NV4", "PHB", "SYS"))))
+
+    (finding,) = find(scan, rules=RULES)
+
+    assert finding.rule == "drift-machines"
+    assert "2 GPUs joined by NV4 on n0" in finding.what
+
+
+def test_a_value_that_less_than_half_have_is_not_the_usual_one() -> None:
+    drivers = ("580.95", "580.95", "570.86", "570.87", "570.88")
+
+    (finding,) = find(scan_of(*(node_scan(f"n{i}", driver=d) for i, d in enumerate(drivers))), rules=RULES)
+
+    assert finding.what.startswith("nodes differ in NVIDIA driver: 580.95 on n[0-1]; ")
 
 
 def test_only_the_settings_that_differ_are_shown() -> None:

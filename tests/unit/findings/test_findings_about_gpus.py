@@ -210,6 +210,47 @@ def findings(rule: str, *nodes: NodeScan) -> tuple[Finding, ...]:
     return find(scan_of(*nodes), rules=[r for r in RULES if r.id == rule])
 
 
+LOST = GpuHealth(pci_bus_id="0000:19:00.0", name=H100, is_lost=True)
+
+
+def off_the_bus(device: str | None) -> KernelEvent:
+    return KernelEvent(KernelEventKind.GPU_LOST, "NVRM: GPU has fallen off the bus.", device=device)
+
+
+def test_a_gpu_that_the_driver_has_lost_and_the_bus_too_is_one_finding() -> None:
+    board = (function(0), function(1, is_dead=True, name="NVIDIA Corporation GH100"))
+    node = node_scan(gpus=(gpu(0), gpu(1)), gpu_health=(HEALTHY, LOST), pci=board)
+
+    (finding,) = find(scan_of(node), rules=RULES)
+
+    assert (finding.rule, finding.severity) == ("gpu-lost", Severity.ERROR)
+    assert finding.what == "a GPU that was there is lost"
+    assert finding.evidence == (
+        "GPU 1: the driver cannot reach it any more",
+        "0000:19:00.0: it answers the PCI bus no more (`rev ff`)",
+    )
+
+
+def test_a_gpu_that_answers_the_bus_no_more_is_lost_without_a_driver_that_says_so() -> None:
+    (finding,) = findings("gpu-lost", node_scan(pci=(function(0, is_dead=True),)))
+
+    assert finding.evidence == ("0000:18:00.0: it answers the PCI bus no more (`rev ff`)",)
+
+
+def test_a_laptops_gpu_that_sleeps_and_one_that_the_driver_shows_are_not_lost() -> None:
+    asleep = function(0, is_dead=True, name="NVIDIA Corporation AD107M [GeForce RTX 4060 Max-Q / Mobile]")
+
+    assert findings("gpu-lost", node_scan(pci=(asleep,))) == ()
+    assert findings("gpu-lost", node_scan(gpus=(gpu(0),), pci=(function(0, is_dead=True),))) == ()
+
+
+@pytest.mark.parametrize("device", ["0000:19:00.0", None])
+def test_a_gpu_that_is_lost_by_the_kernel_log_is_told_there(device: str | None) -> None:
+    node = node_scan(gpus=(gpu(0),), gpu_health=(LOST,), kernel_events=(off_the_bus(device),))
+
+    assert findings("gpu-lost", node) == ()
+
+
 def test_a_healthy_board_is_silent() -> None:
     node = node_scan(
         gpus=(gpu(0), gpu(1)),

@@ -9,7 +9,7 @@ from scans import gpu, node_scan, scan_of
 from topo_tune.findings.host import RULES
 from topo_tune.findings.judge import find
 from topo_tune.records.finding import Finding, Severity
-from topo_tune.records.hardware import UNLIMITED, Host
+from topo_tune.records.hardware import UNLIMITED, Host, KernelEvent, KernelEventKind
 from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.scan import RDMA_DEVICE_FILES, Absent, Cpu, Nic, NodeScan, NumaNode, Scan
 
@@ -79,6 +79,15 @@ MISMATCH = Absent(
     "GPUs", "`nvidia-smi` exited with status 18: Failed to initialize NVML: Driver/library version mismatch"
 )
 
+CARD_ON_BUS = device("0000:18:00.0", "0302", "10de", driver="nvidia")
+NO_GPU_ON_BUS = device("0000:1a:00.0", "0200", "15b3")
+
+
+def failing(*sentences: str, **changes: Any) -> Scan:
+    """A node on which `nvidia-smi` says this in place of an answer."""
+    return scan_of(node_scan(driver_trouble=sentences, **changes))
+
+
 FIRES: dict[str, Scan] = {
     "memlock-limited": scanned({"memlock_bytes": 8 * MIB, "memlock_hard_bytes": 8 * MIB}),
     "open-files-few": scanned({"open_files": 1024, "open_files_hard": 4096}),
@@ -93,6 +102,11 @@ FIRES: dict[str, Scan] = {
     "kernel-without-dma-buf": scanned({"dma_buf": False}, kernel="5.4.0-150-generic"),
     "driver-version-mismatch": scanned(absent=(MISMATCH,), driver=None, gpus=()),
     "nouveau-loaded": scanned({"modules": (("nouveau", None),)}),
+    "driver-not-loaded": failing(
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    ),
+    "driver-finds-no-gpu": failing("No devices were found", pci=(CARD_ON_BUS,)),
+    "driver-out-of-reach": failing("Failed to initialize NVML: Unknown Error"),
     "rdma-device-files-missing": scanned({"container": "docker"}, absent=NO_FILES),
     "imex-not-active": scanned({"services": (("nvidia-imex", "inactive"),)}, gpus=RACK),
     "imex-channel-missing": scanned({"has_imex_channel": False}, gpus=RACK),
@@ -121,6 +135,16 @@ QUIET: dict[str, Scan] = {
     "kernel-without-dma-buf": scanned({"dma_buf": False, "is_open_nvidia_module": False}),
     # `nvidia-smi` of some versions cuts the last part off.
     "driver-version-mismatch": scanned(driver="550.54"),
+    # A login node that has the tools and no GPU.
+    "driver-not-loaded": failing(
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", pci=(NO_GPU_ON_BUS,)
+    ),
+    # A job that got none of the node's GPUs.
+    "driver-finds-no-gpu": failing(
+        "No devices were found", pci=(CARD_ON_BUS,), host=Host(slurm=(("SLURM_JOB_ID", "17"),))
+    ),
+    # Another output shows GPUs: the driver was reached.
+    "driver-out-of-reach": failing("Failed to initialize NVML: Unknown Error", gpus=(gpu(0),)),
     "nouveau-loaded": scan_of(node_scan(host=Host(modules=(("nouveau", None),)))),
     "rdma-device-files-missing": scanned({"container": "docker"}, absent=NO_FILES, gpus=()),
     "imex-not-active": scanned({"services": (("nvidia-imex", "inactive"),)}),
@@ -144,6 +168,51 @@ def test_a_healthy_node_has_no_findings() -> None:
 
 def test_a_node_that_told_nothing_has_no_findings() -> None:
     assert find(scan_of(node_scan(gpus=(gpu(0), gpu(1)), nics=(CARD,))), rules=RULES) == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch", "driver-version-mismatch"),
+        ("Failed to initialize NVML: Driver Not Loaded", "driver-not-loaded"),
+        ("No devices were found", "driver-finds-no-gpu"),
+        ("Failed to initialize NVML: Insufficient Permissions", "driver-out-of-reach"),
+        ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "driver-out-of-reach"),
+    ],
+)
+def test_each_error_of_the_tool_is_one_finding(said: str, rule: str) -> None:
+    scan = failing(said, "NVML library version: 570.86", absent=(Absent("GPUs", said),))
+
+    (finding,) = find(scan, rules=RULES)
+
+    assert finding.rule == rule
+    assert any(said in line for line in finding.evidence)
+
+
+def test_no_gpu_is_an_error_only_where_the_bus_shows_some() -> None:
+    (with_bus,) = found("driver-finds-no-gpu", FIRES["driver-finds-no-gpu"])
+    (without,) = found("driver-finds-no-gpu", failing("No devices were found"))
+
+    assert (with_bus.severity, without.severity) == (Severity.ERROR, Severity.WARNING)
+    assert with_bus.evidence == ("nvidia-smi: No devices were found", "0000:18:00.0")
+
+
+def test_gpus_of_virtual_machines_and_gpus_that_the_kernel_tells_of_are_not_missed() -> None:
+    passed_on = device("0000:18:00.0", "0302", "10de", driver="vfio-pci")
+    failed = KernelEvent(KernelEventKind.DRIVER, "NVRM: GPU 0000:18:00.0: RmInitAdapter failed!")
+
+    assert found("driver-finds-no-gpu", failing("No devices were found", pci=(passed_on,))) == ()
+    assert found("driver-finds-no-gpu", failing("No devices were found", kernel_events=(failed,))) == ()
+
+
+def test_a_driver_that_nouveau_stands_in_for_is_told_once() -> None:
+    scan = failing(
+        "Failed to initialize NVML: Driver Not Loaded",
+        pci=(CARD_ON_BUS,),
+        host=Host(modules=(("nouveau", None),)),
+    )
+
+    assert [finding.rule for finding in find(scan, rules=RULES)] == ["nouveau-loaded"]
 
 
 @pytest.mark.parametrize("limit", [64 << 10, 8 * MIB, GIB])

@@ -27,8 +27,9 @@ from topo_tune.records.nccl_documents import (
     NcclTests,
 )
 from topo_tune.records.network import RdmaDevice, RdmaPort
-from topo_tune.records.scan import NodeScan, Scan
+from topo_tune.records.scan import Nic, NodeScan, Scan
 from topo_tune.scan.documents import nccl_log, nccl_tests
+from topo_tune.scan.facts.nccl import job_settings
 
 
 def document(body: DocumentBody, file: str = "job.log", node: str = "gpu001") -> Document:
@@ -108,6 +109,10 @@ def recorded(kind: str, name: str) -> Scan:
     return scan_of(documents=(document(body, name),))
 
 
+def job_file(text: str, file: str = "train.sh") -> Scan:
+    return scan_of(documents=(document(job_settings.parse(text, file)[0], file),))
+
+
 NVSWITCH = PciDevice("0000:05:00.0", vendor_id="10de", class_code="068000")
 HOPPERS = {"gpus": (gpu(0), gpu(1)), "pci": (NVSWITCH,)}
 
@@ -132,6 +137,7 @@ FIRES: dict[str, Scan] = {
         settings=(LogSetting("NCCL_BUFFSIZE", "4194304", 8), LogSetting("NCCL_BUFFSIZE", "8388608", 8))
     ),
     "job-plugin-missing": job(failed_plugins=("tuner plugin libmine.so: no such library",)),
+    "job-settings-lint": job_file("export NCCL_ALGO=Foo\nexport NCCL_DEBUG=WARN\n"),
     "test-wrong-results": recorded("nccl-tests", "2xa100-ll128-failed-no-hash.log"),
     "test-one-rank": recorded("nccl-tests", "smci-b200-alltoall-1rank-zero-busbw.log"),
     "test-ranks-apart": with_runs(run(ranks=2, repeated_ranks=True)),
@@ -186,6 +192,8 @@ QUIET: dict[str, Scan] = {
         settings=(LogSetting("NCCL_SOCKET_IFNAME", "eth0", 8), LogSetting("NCCL_SOCKET_IFNAME", "ens1", 8))
     ),
     "job-plugin-missing": recorded("nccl-logs", "azure-8xnd-a100-sharp-plugin.log"),
+    # Lint's notices are none of an operator's.
+    "job-settings-lint": job_file("export NCCL_DEBUG=INFO\nexport NCCL_IB_TC=106\n"),
     # Rounding in the old error column.
     "test-wrong-results": recorded("nccl-tests", "deepops-4xdgxa100-old-error-column.log"),
     "test-one-rank": recorded("nccl-tests", "smci-8b200-1proc-8threads.log"),
@@ -260,6 +268,8 @@ def test_devices_that_a_job_does_without_are_a_warning() -> None:
 
     assert finding.severity is Severity.WARNING
     assert finding.what == "a job went on with less than it should have had: RDMA devices cannot be opened"
+    assert "fail again" not in finding.why
+    assert "slower" in finding.why
 
 
 def test_the_same_failure_on_many_nodes_is_one_finding() -> None:
@@ -283,6 +293,62 @@ def test_a_fall_back_is_told_by_nccls_own_list_too() -> None:
     assert found(job(network="Socket", nics=(*SOCKETS, LogNic(0, "mlx5_0", "IB"))), "job-socket-fallback")
 
 
+def over_tcp(*nodes: NodeScan, **changes: Any) -> tuple[Finding, ...]:
+    return found(job(*nodes, network="Socket", nics=SOCKETS, **changes), "job-socket-fallback")
+
+
+def wanting(value: str) -> dict[str, Any]:
+    return {"settings": (LogSetting("NCCL_IB_HCA", value, 16),)}
+
+
+def test_a_job_that_looked_for_rdma_in_vain_is_a_warning_by_its_log_alone() -> None:
+    (wanted,) = over_tcp(**wanting("=mlx5_0"))
+    (none_found,) = over_tcp(finds_no_rdma=True)
+
+    assert {wanted.severity, none_found.severity} == {Severity.WARNING}
+    assert wanted.evidence[1] == "job.log: NCCL_IB_HCA==mlx5_0"
+    assert none_found.evidence[1] == "job.log: `NET/IB : No device found`"
+
+
+def test_a_job_that_has_nothing_but_ethernet_did_not_fall_back() -> None:
+    ethernet = node_scan(nics=(Nic("eth0", "ethernet", True, 100.0, 0, "mlx5_core"),))
+
+    assert over_tcp(ethernet, finds_no_rdma=True) == ()
+    assert over_tcp(finds_no_rdma=True, nodes=1, hosts=("gpu001",)) == ()
+    assert over_tcp(**wanting("^mlx5_0")) == ()
+
+
+def test_a_large_job_that_found_no_rdma_is_told_once() -> None:
+    scan = job(network="Socket", nics=SOCKETS, ranks=128, finds_no_rdma=True)
+
+    assert [finding.rule for finding in find(scan, rules=RULES)] == ["job-socket-fallback"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "cure"),
+    [
+        ("not enough slots for 16 processes", "slots"),
+        ("unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "NCCL_DEBUG=WARN"),
+        ("out of memory", "nvidia-smi"),
+        ("error while loading shared libraries: libmpi.so.40: cannot open", "ldd"),
+        ("Invalid number of GPUs: 8 requested but only 4 were found", "-g 1"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "nvidia-smi"),
+        ("all_reduce_perf: command not found", "whole path"),
+    ],
+)
+def test_what_helps_a_test_that_did_not_start_fits_its_cause(cause: str, cure: str) -> None:
+    (finding,) = found(scan_of(documents=(document(NcclTests((), cause)),)), "test-did-not-start")
+
+    assert cure in finding.fix[0]
+
+
+def test_a_test_that_nccl_ended_is_told_as_a_job_that_failed() -> None:
+    said = log(cause=LogCause(CauseKind.CUDA, 3, "Cuda failure 'out of memory'"))
+    scan = scan_of(documents=(document(NcclTests((), "unhandled cuda error", log=said)),))
+
+    assert [finding.rule for finding in find(scan, rules=RULES)] == ["job-failed"]
+
+
 def test_sockets_within_a_node_and_without_rdma_are_no_fall_back() -> None:
     alone = job(rdma_node(), network="Socket", nics=SOCKETS, nodes=1, hosts=("gpu001",))
 
@@ -302,6 +368,11 @@ def test_mixed_ports_are_listed_by_their_kind() -> None:
 
     assert "RoCE mlx5_1, mlx5_2, mlx5_3, mlx5_4" in finding.evidence[0]
     assert "InfiniBand mlx5_7" in finding.evidence[1]
+    assert finding.fix == (
+        "to use RoCE alone: `NCCL_IB_HCA==mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_11:1,mlx5_12:1,mlx5_15:1,"
+        "mlx5_17:1`",
+        "or InfiniBand alone: `NCCL_IB_HCA==mlx5_7:1,mlx5_8:1,mlx5_9:1,mlx5_10:1`",
+    )
 
 
 def test_gpu_direct_is_not_missed_on_geforce() -> None:
@@ -391,6 +462,25 @@ def test_one_rank_is_an_error_that_says_what_was_measured() -> None:
 
     assert finding.severity is Severity.ERROR
     assert finding.evidence == ("smci-b200-alltoall-1rank-zero-busbw.log: 1 rank, best busbw 0 GB/s",)
+
+
+def test_what_lint_says_of_a_jobs_file_is_shown_worst_first() -> None:
+    text = "NCCL_IB_HCA=mlx5_0\nexport NCCL_ALGO=Foo\n"
+
+    (finding,) = found(job_file(text), "job-settings-lint")
+
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence[0].startswith("train.sh:2: `foo` is no word of `NCCL_ALGO`")
+    assert finding.evidence[1].startswith("train.sh:1: ")
+
+
+def test_a_jobs_file_with_many_mistakes_is_shown_in_part() -> None:
+    text = "".join(f"export NCCL_BUFFSIZE={number}M\n" for number in range(1, 40))
+
+    (finding,) = found(job_file(text), "job-settings-lint")
+
+    assert len(finding.evidence) == 8
+    assert finding.evidence[-1].endswith("more in train.sh")
 
 
 def test_unknown_ranks_are_no_alarm() -> None:

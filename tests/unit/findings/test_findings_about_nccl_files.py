@@ -322,6 +322,10 @@ def test_the_management_nic_of_alibaba_is_named() -> None:
 
     assert finding.severity is Severity.NOTICE
     assert finding.evidence == (f"{ALIBABA}: mlx5_bond_0 is at best PHB to a GPU",)
+    assert finding.fix == (
+        "name the compute NICs: `NCCL_IB_HCA==mlx5_bond_1,mlx5_bond_2,mlx5_bond_3,mlx5_bond_4`",
+        "or leave the far one out: `NCCL_IB_HCA=^=mlx5_bond_0`",
+    )
 
 
 def test_a_slower_nic_below_the_cpu_is_no_compute_nic() -> None:

@@ -15,6 +15,7 @@ from topo_tune.findings.in_force import in_force, name_list, number
 from topo_tune.findings.judge import find
 from topo_tune.findings.network.sockets import taken
 from topo_tune.records.finding import Finding, Severity
+from topo_tune.records.hardware import Host
 from topo_tune.records.network import Gid, RdmaDevice, RdmaPort, RoceSettings
 from topo_tune.records.provenance import Layer, Reach, SettingOrigin
 from topo_tune.records.scan import NcclFile, NcclFileSetting, NcclPlugin, Nic, NodeScan, Scan
@@ -276,7 +277,7 @@ QUIET: dict[str, Scan] = {
     ),
     "roce-damaged-packets": scan_of(node(roce(counters=(("rx_icrc_encapsulated", 0),)))),
     # A virtual machine's only function, which carries no jobs.
-    "rdma-mtu-small": scan_of(node(roce(active_mtu_bytes=1024))),
+    "rdma-mtu-small": scan_of(node(msgspec.structs.replace(roce(active_mtu_bytes=1024), type="MT4120"))),
     # Ports that are down show some default.
     "rdma-mtu-differs": three(
         node(device(0), device(1, port={**DOWN, "active_mtu_bytes": 1024})), node(device(0), device(1))
@@ -400,7 +401,8 @@ def test_two_ports_that_are_down_are_named_as_an_error() -> None:
         ("ibstat-a100-8ib-1eth.txt", ["rdma-mixed-link-layers"]),
         ("ibstatus-a100.txt", ["rdma-slow-among-fast"]),
         ("ibstatus-azure-an0.txt", []),
-        ("ibv-devinfo-4port-roce.txt", ["rdma-firmware-differs"]),
+        # Four ports, all down.
+        ("ibv-devinfo-4port-roce.txt", ["rdma-none-active", "rdma-firmware-differs"]),
         ("rdma-link-gke-no-netdev.txt", []),
         ("show-gids-container-vf.txt", []),
         ("ethtool-ipoib-eth1.txt", []),
@@ -665,6 +667,45 @@ def test_the_default_mtu_of_infiniband_fabrics_is_a_notice() -> None:
     )
 
     assert finding.severity is Severity.NOTICE
+
+
+def test_the_mtu_of_a_single_port_is_a_notice() -> None:
+    alone = node(roce(active_mtu_bytes=1024))
+
+    (finding,) = found(scan_of(alone), "rdma-mtu-small")
+
+    assert (finding.severity, finding.evidence) == (Severity.NOTICE, ("mlx5_0: 1024 bytes of 4096",))
+    guest = msgspec.structs.replace(alone, host=Host(hypervisor="kvm"))
+    assert found(scan_of(guest), "rdma-mtu-small") == ()
+
+
+def test_a_single_node_whose_ports_are_all_down_is_a_warning() -> None:
+    (finding,) = found(saved("ibv-devinfo-4port-roce.txt"), "rdma-none-active")
+
+    assert finding.severity is Severity.WARNING
+    assert finding.what == "every RDMA port is down"
+    assert len(finding.evidence) == 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"conf": {"NCCL_IB_DISABLE": "1"}},
+        # Told with the variable.
+        {"conf": {"NCCL_IB_HCA": "mlx5"}},
+    ],
+)
+def test_ports_that_are_down_and_not_meant_are_not_missed(changes: dict[str, Any]) -> None:
+    assert found(scan_of(node(*devices(2, port=DOWN), **changes)), "rdma-none-active") == ()
+    assert found(scan_of(node(*devices(2, port={"state": "Init"}))), "rdma-none-active") == ()
+    assert found(scan_of(node(*devices(2, port=DOWN, is_virtual_function=True))), "rdma-none-active") == ()
+
+
+def test_a_port_is_compared_with_nodes_that_have_the_same_cards_only() -> None:
+    down = node(*devices(1), device(1, port=DOWN), device(2, type="MT4125"))
+    others = [node(*devices(2), name=f"gpu00{i}") for i in (2, 3, 4)]
+
+    assert found(scan_of(down, *others), "rdma-port-down") == ()
 
 
 def test_ports_of_one_infiniband_fabric_may_share_a_subnet() -> None:

@@ -78,6 +78,7 @@ def guest(**changes: Any) -> NodeScan:
 
 
 FIRES: dict[str, Scan] = {
+    "pci-card-dead": scan_of(machine(pci=server(nic={"is_dead": True}))),
     "nic-pcie-narrow": scan_of(machine(pci=server(nic={"link": PcieLink(32.0, 32.0, 8, 16)}))),
     "nic-pcie-slow": scan_of(machine(pci=server(nic={"link": PcieLink(8.0, 32.0, 16, 16)}))),
     "nic-pcie-below-port": scan_of(machine(pci=server(nic={"link": GEN4}, down_nic={"link": GEN4}))),
@@ -118,6 +119,15 @@ FIRES: dict[str, Scan] = {
 }
 
 QUIET: dict[str, Scan] = {
+    # A GPU has a rule of its own, and a dead controller of a disk is none of NCCL's.
+    "pci-card-dead": scan_of(
+        machine(
+            pci=(
+                *server(gpu={"is_dead": True}),
+                device("0000:91:00.0", "0108", "144d", is_dead=True),
+            )
+        )
+    ),
     # Eight lanes are enough for a port of 100 Gbit/s.
     "nic-pcie-narrow": scan_of(
         machine(

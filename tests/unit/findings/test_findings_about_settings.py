@@ -100,6 +100,7 @@ FIRES: dict[str, Scan] = {
     "setting-misread": conf("NCCL_BUFFSIZE=4M\n"),
     "setting-unread-name": conf("NCCL_ALGOS=Ring\n", nccl_libraries=(LIBRARY,)),
     "setting-wrong-name": conf("NCCL_BUFFER_SIZE=8388608\n"),
+    "setting-lint-error": conf("NCCL_IB_TIMOUT=3\n"),
     "override-debug-log": conf("NCCL_DEBUG=INFO\n"),
     "override-p2p-off": conf("NCCL_P2P_DISABLE=1\n", **NVLINK),
     "override-shm-off": conf("NCCL_SHM_DISABLE=1\n", **PCIE),
@@ -146,6 +147,8 @@ QUIET: dict[str, Scan] = {
     # Not NCCL's own, and read by a plugin.
     "setting-unread-name": conf("NCCL_FASTRAK_IFNAME=eth1\n", nccl_libraries=(LIBRARY,)),
     "setting-wrong-name": conf("NCCL_BUFFSIZE=8388608\n"),
+    # A plugin's own, and what lint only warns of.
+    "setting-lint-error": conf("NCCL_FASTRAK_IFNAME=eth1\nNCCL_IB_TC=106\nNCCL_IB_TC=0\n"),
     "override-debug-log": conf("NCCL_DEBUG=WARN\n"),
     "override-p2p-off": conf("NCCL_P2P_DISABLE=0\n", **NVLINK),
     # Microsoft's own profile for GB200.
@@ -218,6 +221,21 @@ def test_a_repeated_line_with_the_same_value_is_only_worth_knowing() -> None:
     assert found(conf("NCCL_ALGO=Ring\nNCCL_ALGO=Ring\n"), "setting-twice").severity is Severity.NOTICE
 
 
+def test_a_file_whose_place_is_not_known_is_read_line_by_line_all_the_same() -> None:
+    finding = found(told(files={"saved/site.conf": "NCCL_ALGO=Ring\nNCCL_ALGO=Tree\n"}), "setting-twice")
+
+    assert finding.what == (
+        "`saved/site.conf` sets `NCCL_ALGO` more than once with different values; the first counts"
+    )
+
+
+@pytest.mark.parametrize("layer", [Layer.UNPLACED_FILE, Layer.LAUNCHER])
+def test_what_one_job_or_another_file_sets_may_differ(layer: Layer) -> None:
+    scan = told("gpu001", elsewhere("Tree", layer), files={SYSTEM: "NCCL_ALGO=Ring\n"})
+
+    assert "setting-may-be-hidden" not in found_ids(scan)
+
+
 def test_a_graph_file_that_is_not_there_ends_jobs() -> None:
     assert found(naming("NCCL_GRAPH_FILE", is_there=False), "setting-file-missing").severity is Severity.ERROR
 
@@ -252,6 +270,38 @@ def test_each_way_of_misreading_a_line_is_evidence(line: str, problem: str) -> N
 
     assert evidence.startswith("/etc/nccl.conf: line 1:")
     assert problem in evidence
+
+
+@pytest.mark.parametrize(
+    ("line", "rules"),
+    [
+        ("NCCL_IB_TIMOUT=3", ["setting-lint-error"]),
+        ("NCCL_ALGO=Foo", ["setting-lint-error"]),
+        ("NCCL_IB_TIMEOUT=99", ["setting-lint-error"]),
+        ("nccl_algo=Ring", ["setting-lint-error"]),
+        ("NCCL_ALGO=Tree", ["setting-lint-error"]),
+        ("NCCL_BUFFSIZE=4M", ["setting-misread"]),
+        ("NCCL_BUFFER_SIZE=8388608", ["setting-wrong-name"]),
+        ("NCCL_NET_PLUGIN={{hpcx}}", ["setting-template"]),
+    ],
+)
+def test_a_line_that_is_wrong_is_told_once(line: str, rules: list[str]) -> None:
+    assert found_ids(conf(line + "\n")) == rules
+
+
+@pytest.mark.parametrize("line", ["NCCL_ALGOS=Ring", "NCCL_ALGO=Tree"])
+def test_what_the_nodes_own_nccl_tells_of_a_line_is_not_told_again(line: str) -> None:
+    assert "setting-lint-error" not in found_ids(with_library(files={SYSTEM: line + "\n"}))
+
+
+def test_an_error_of_a_file_is_shown_with_its_line() -> None:
+    finding = found(conf("NCCL_DEBUG=WARN\nNCCL_ALGO=Foo\n"), "setting-lint-error")
+
+    assert finding.severity is Severity.WARNING
+    assert finding.what == "settings of `/etc/nccl.conf` do not do what they were meant for"
+    assert finding.evidence == (
+        "/etc/nccl.conf:2: `foo` is no word of `NCCL_ALGO`: communicators fail to start",
+    )
 
 
 def test_a_script_that_was_saved_beside_is_no_file_of_nccls() -> None:

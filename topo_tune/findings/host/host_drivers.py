@@ -100,12 +100,14 @@ def _old_kernel(scan: Scan) -> Iterator[Sighting]:
 def _versions_differ(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         loaded = _modules(node).get("nvidia")
-        told = [one.reason for one in node.absent if "version mismatch" in one.reason.casefold()]
+        said = (*node.driver_trouble, *(one.reason for one in node.absent))
+        told = [one for one in said if "version mismatch" in one.casefold()]
         if told:
+            libraries = [one for one in node.driver_trouble if one.startswith("NVML library version")]
             yield Sighting(
                 "NVIDIA's kernel module and its libraries are of different versions",
                 node.node,
-                (f"loaded module: {loaded or 'version not told'}", *told[:1]),
+                (f"loaded module: {loaded or 'version not told'}", told[0], *libraries[:1]),
             )
         elif loaded is not None and node.driver is not None and not _are_alike(loaded, node.driver):
             yield Sighting(

@@ -13,6 +13,10 @@ from topo_tune.records.scan import Scan
 
 _TROUBLESHOOTING = "NVIDIA/nccl: docs/userguide/source/troubleshooting/runtime_and_mpi_issues.rst"
 
+_WENT_ON = (
+    "the job ran on without what it could not set up: on another network or path, slower than the machine is"
+)
+
 
 def _failed(scan: Scan) -> Iterator[Sighting]:
     for document, log in logs(scan):
@@ -30,6 +34,7 @@ def _failed(scan: Scan) -> Iterator[Sighting]:
             document.node,
             tuple(evidence),
             fix=(cause.advice,) if cause.advice else None,
+            why=None if cause.is_fatal else _WENT_ON,
             severity=Severity.ERROR if cause.is_fatal else Severity.WARNING,
         )
 

@@ -20,7 +20,7 @@ from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.findings.saved_documents import listed
 from topo_tune.records.document import Document
 from topo_tune.records.finding import Severity
-from topo_tune.records.nccl_documents import CauseKind, NcclLog
+from topo_tune.records.nccl_documents import CauseKind, LogNic, NcclLog
 from topo_tune.records.scan import NodeScan, Scan
 
 _NETWORKING = "NVIDIA/nccl: docs/userguide/source/troubleshooting/networking_troubleshooting.rst"
@@ -53,6 +53,35 @@ def _fell_back(scan: Scan) -> Iterator[Sighting]:
             )
 
 
+def _missed_devices(scan: Scan) -> Iterator[Sighting]:
+    """Jobs over TCP that looked for RDMA devices, where nobody told which there are."""
+    for document, log in logs(scan):
+        sign = _sign_of_missing_rdma(scan, document, log)
+        if sign is not None:
+            what = "a job over several nodes used TCP sockets since NCCL found no RDMA device that it may use"
+            evidence = (f"{document.file}: `Using network Socket`, {log.ranks or '?'} ranks", sign)
+            yield Sighting(what, document.node, evidence, severity=Severity.WARNING)
+
+
+def _sign_of_missing_rdma(scan: Scan, document: Document, log: NcclLog) -> str | None:
+    """The line that shows that RDMA was looked for in vain; None where it was not, or where more is known."""
+    is_over_tcp = log.network == "Socket" and spans_nodes(log) and not _asked_for_sockets(log)
+    is_told = log.cause is not None and log.cause.kind is CauseKind.RDMA_DEVICES
+    if not is_over_tcp or is_told or _unused_devices(scan, document, log):
+        return None
+    wanted = value_of(log, "NCCL_IB_HCA")
+    if wanted and not wanted.startswith("^"):
+        return f"{document.file}: NCCL_IB_HCA={wanted}"
+    # On a cluster that has nothing but Ethernet it is no news.
+    is_known = any(node.nics or node.rdma for node in nodes_of(scan, document, log))
+    return f"{document.file}: `NET/IB : No device found`" if log.finds_no_rdma and not is_known else None
+
+
+def _over_tcp(scan: Scan) -> Iterator[Sighting]:
+    yield from _fell_back(scan)
+    yield from _missed_devices(scan)
+
+
 def _unused_devices(scan: Scan, document: Document, log: NcclLog) -> list[str]:
     """RDMA devices that a job over several nodes passed by, without having been told to."""
     if log.network != "Socket" or not spans_nodes(log) or _asked_for_sockets(log):
@@ -65,7 +94,7 @@ def _unused_devices(scan: Scan, document: Document, log: NcclLog) -> list[str]:
 
 def _many_on_sockets(scan: Scan) -> Iterator[Sighting]:
     for document, log in logs(scan):
-        if _unused_devices(scan, document, log):
+        if _unused_devices(scan, document, log) or _sign_of_missing_rdma(scan, document, log):
             continue
         if log.network == "Socket" and spans_nodes(log) and (log.ranks or 0) >= _MANY_RANKS:
             yield Sighting(
@@ -177,7 +206,22 @@ def _mixed(scan: Scan) -> Iterator[Sighting]:
                     f"{document.file}: RoCE {listed(roce)}",
                     f"{document.file}: InfiniBand {listed(infiniband)}",
                 ),
+                fix=_name_one_fabric(log),
             )
+
+
+def _name_one_fabric(log: NcclLog) -> tuple[str, ...]:
+    """A step for each fabric, with its ports as the log names them; the one with most ports first."""
+    ports = [[_port(nic) for nic in log.nics if nic.name in names] for names in rdma_by_fabric(log)]
+    by_count = sorted(zip(("RoCE", "InfiniBand"), ports, strict=True), key=lambda pair: -len(pair[1]))
+    return tuple(
+        f"{'or' if index else 'to use'} {fabric} alone: `NCCL_IB_HCA=={','.join(dict.fromkeys(names))}`"
+        for index, (fabric, names) in enumerate(by_count)
+    )
+
+
+def _port(nic: LogNic) -> str:
+    return nic.name if nic.port is None else f"{nic.name}:{nic.port}"
 
 
 def _no_multicast(scan: Scan) -> Iterator[Sighting]:
@@ -220,7 +264,7 @@ RULES: tuple[Rule, ...] = (
             "`NCCL_NET=IB` turns the silent fall-back into an error",
         ),
         source=_NETWORKING,
-        look=_fell_back,
+        look=_over_tcp,
     ),
     Rule(
         id="job-sockets-at-scale",
@@ -323,8 +367,7 @@ RULES: tuple[Rule, ...] = (
         why="ports of two fabrics do not reach each other; NCCL pairs them by distance to the GPU and "
         "connects the wrong ones, or runs at the slower fabric's pace",
         fix=(
-            "name the ports of one fabric: `NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,...` (`ibstat` tells each port's "
-            "link layer)",
+            "name the ports of one fabric in `NCCL_IB_HCA==DEVICE:PORT,...`; `ibstat` tells each port's link layer",
         ),
         source=_VARIABLES + "#nccl-ib-hca",
         look=_mixed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
@@ -78,10 +79,63 @@ def _unfinished(run: MeasuredRun) -> str | None:
 
 def _not_started(scan: Scan) -> Iterator[Sighting]:
     for document, tests in of_kind(scan, NcclTests):
-        if tests.cause is not None:
-            yield Sighting(
-                "nccl-tests did not run through", document.node, (f"{document.file}: {tests.cause}",)
-            )
+        # What NCCL itself says of a failure is told as the job's.
+        is_told = tests.log is not None and tests.log.cause is not None and tests.log.cause.is_fatal
+        if tests.cause is not None and not is_told:
+            fix = next((steps for words, steps in _CURES if words.search(tests.cause)), None)
+            evidence = (f"{document.file}: {tests.cause}",)
+            yield Sighting("nccl-tests did not run through", document.node, evidence, fix=fix)
+
+
+_CURES = (
+    (
+        re.compile(r"slots|srun|slurmstepd"),
+        (
+            "match the launcher's slots with its hosts: `mpirun -np N -H node1:8,node2:8`, `srun -N 2 "
+            "--ntasks-per-node=8`",
+        ),
+    ),
+    (
+        re.compile(r"shared libraries"),
+        (
+            "`ldd all_reduce_perf` shows what is missing: add its folder to `LD_LIBRARY_PATH`, on every node "
+            "(`mpirun -x LD_LIBRARY_PATH`)",
+        ),
+    ),
+    (
+        re.compile(r"executable file|command not found|No such file"),
+        ("give the whole path of the program, one that is there on every node; build it with `make MPI=1`",),
+    ),
+    (
+        re.compile(r"number of GPUs|invalid device ordinal", re.I),
+        (
+            "ask for no more GPUs than a process sees: `-g 1` with a process for each GPU; check "
+            "`CUDA_VISIBLE_DEVICES` and `--gpus-per-task`",
+        ),
+    ),
+    (
+        re.compile(r"out of memory", re.I),
+        (
+            "`nvidia-smi` shows what else is on the GPUs: end it, or measure smaller sizes (`-e 1G`); the test "
+            "needs some three times its largest size",
+        ),
+    ),
+    (
+        re.compile(r"driver version is insufficient|no CUDA-capable device|system not yet initialized", re.I),
+        (
+            "`nvidia-smi` must show the GPUs and a CUDA version that is not older than the program's; on "
+            "machines with NVSwitches `systemctl status nvidia-fabricmanager` must be active",
+        ),
+    ),
+    (
+        re.compile(r"error|invalid|illegal|fault|fail", re.I),
+        (
+            "run once with `NCCL_DEBUG=WARN`: NCCL's first warning, on any rank, has the reason",
+            "where it names CUDA: `dmesg | grep -E 'NVRM|Xid'` on the node of that rank",
+        ),
+    ),
+)
+"""What helps, by what the program or its launcher said; the first that fits."""
 
 
 def _slower_than_twin(scan: Scan) -> Iterator[Sighting]:

@@ -93,7 +93,8 @@ def _driver(node: NodeScan, event: KernelEvent) -> Verdict | None:
 
 def _is_mismatch_told(node: NodeScan) -> bool:
     """Whether the tools say so themselves, in a finding about the driver, or work again."""
-    return bool(node.gpus) or any("version mismatch" in one.reason.casefold() for one in node.absent)
+    said = (*node.driver_trouble, *(one.reason for one in node.absent))
+    return bool(node.gpus) or any("version mismatch" in one.casefold() for one in said)
 
 
 RULES: tuple[Rule, ...] = (

@@ -31,13 +31,19 @@ def _virtual_nets(scan: Scan) -> Iterator[Sighting]:
         fastest = max((_speed(net) for net in body.nets if not net.is_virtual), default=0)
         faster = [net for net in made_up if _speed(net) > fastest > 0]
         if faster:
-            real = [f"{net.name} {_speed(net)}" for net in body.nets if not net.is_virtual]
+            nics = [net for net in body.nets if not net.is_virtual and net.name]
+            real = [f"{net.name} {_speed(net)}" for net in nics]
+            names = ",".join(dict.fromkeys(net.name or "" for net in nics))
             yield Sighting(
                 "NCCL's topology lists virtual interfaces that look faster than the real network card",
                 document.node,
                 (
                     f"{document.file}: virtual, in Mb/s: {listed([f'{n.name} {_speed(n)}' for n in faster], 4)}",
                     f"{document.file}: real, in Mb/s: {listed(real, 4)}",
+                ),
+                fix=(
+                    f"name the real one: `NCCL_SOCKET_IFNAME=={names}` in `/etc/nccl.conf`",
+                    _LEAVE_OUT_VIRTUAL,
                 ),
             )
 
@@ -49,7 +55,7 @@ def _management_nics(scan: Scan) -> Iterator[Sighting]:
         nets = list(zip(body.nets, body.paths.nics, strict=True))
         near = [net for net, name in nets if _NEAR & set(_words(body.paths, name))]
         odd = [
-            name
+            (net, name)
             for net, name in nets
             if net not in near and not net.is_virtual and net.port and _is_like(net, near)
         ]
@@ -58,9 +64,22 @@ def _management_nics(scan: Scan) -> Iterator[Sighting]:
                 "a NIC at the speed of the compute NICs shares no PCI bridge with any GPU, as all others do",
                 document.node,
                 tuple(
-                    f"{document.file}: {name} is at best {_best(body.paths, name)} to a GPU" for name in odd
+                    f"{document.file}: {name} is at best {_best(body.paths, name)} to a GPU"
+                    for _, name in odd
                 ),
+                fix=_leave_out([net for net, _ in odd], near),
             )
+
+
+def _leave_out(odd: list[XmlNet], near: list[XmlNet]) -> tuple[str, ...] | None:
+    """How to use the near NICs alone; None, the rule's own words, where the file has no names."""
+    if not all(net.name for net in (*odd, *near)):
+        return None
+    meant, left_out = (",".join(dict.fromkeys(net.name or "" for net in nets)) for nets in (near, odd))
+    return (
+        f"name the compute NICs: `NCCL_IB_HCA=={meant}`",
+        f"or leave the far one out: `NCCL_IB_HCA=^={left_out}`",
+    )
 
 
 def _gdr_off(scan: Scan) -> Iterator[Sighting]:
@@ -195,6 +214,8 @@ def _told(link: PcieLink | None) -> str:
     return "?" if link is None else f"{link.speed_gt_per_s:g} GT/s x{link.width or '?'}"
 
 
+_LEAVE_OUT_VIRTUAL = "or leave the virtual ones out: `NCCL_SOCKET_IFNAME=^lo,docker,veth,cali,br-,tunl`"
+
 RULES: tuple[Rule, ...] = (
     Rule(
         id="topology-virtual-nets",
@@ -203,9 +224,8 @@ RULES: tuple[Rule, ...] = (
         why="the kernel claims 10 Gb/s for interfaces that have no hardware; NCCL's sockets believe it, and "
         "traffic takes a bridge or a tunnel, or never arrives",
         fix=(
-            "name the real interface: `NCCL_SOCKET_IFNAME==enp34s0f0` in `/etc/nccl.conf` (`=`: this very "
-            "name)",
-            "or leave the virtual ones out: `NCCL_SOCKET_IFNAME=^lo,docker,veth,cali,br-,tunl`",
+            "name the real interface: `NCCL_SOCKET_IFNAME==IF` in `/etc/nccl.conf` (`=`: this very name)",
+            _LEAVE_OUT_VIRTUAL,
         ),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
         look=_virtual_nets,
@@ -300,7 +320,7 @@ RULES: tuple[Rule, ...] = (
         why="a management or storage NIC that reports the same speed may carry NCCL's channels, over the CPU "
         "and perhaps over a network that does not reach the other nodes' compute NICs",
         fix=(
-            "name the compute NICs by `NCCL_IB_HCA==mlx5_1,mlx5_2,...`, or leave it out: `NCCL_IB_HCA=^=mlx5_0`",
+            "name the compute NICs by `NCCL_IB_HCA==DEVICE,...`, or leave the far one out: `NCCL_IB_HCA=^=DEVICE`",
         ),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca",
         look=_management_nics,

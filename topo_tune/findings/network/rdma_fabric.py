@@ -118,17 +118,24 @@ FEWEST_NODES = 3
 """Below three, no node is the odd one out."""
 
 
-def _place(end: End) -> Hashable:
-    return end.device.name, end.port.port, end.device.type, end.port.link_layer
+@remembered
+def _make(node: NodeScan) -> Hashable:
+    """What nodes of one kind have in common: how many cards of which types and boards."""
+    cards = Counter((device.type, device.board) for device in node.rdma)
+    return frozenset(cards.items())
+
+
+def _place(node: NodeScan, end: End) -> Hashable:
+    return _make(node), end.device.name, end.port.port, end.port.link_layer
 
 
 @remembered
 def by_place(scan: Scan) -> dict[Hashable, list[tuple[str, End]]]:
-    """Ports of the same name on cards of the same type, over all nodes: (node, port) of each."""
+    """Ports of the same name, over all nodes that have the same cards: (node, port) of each."""
     places: dict[Hashable, list[tuple[str, End]]] = defaultdict(list)
     for node in scan.nodes:
         for end in ends(node):
-            places[_place(end)].append((node.node, end))
+            places[_place(node, end)].append((node.node, end))
     return places
 
 
@@ -145,15 +152,15 @@ def _usual(scan: Scan) -> dict[Hashable, tuple[str | None, float | None]]:
     }
 
 
-def is_down_everywhere(scan: Scan, end: End) -> bool:
+def is_down_everywhere(scan: Scan, node: NodeScan, end: End) -> bool:
     """Whether most nodes have this very port down: not this node is the odd one."""
-    return _usual(scan).get(_place(end), (None, None))[0] == "Down"
+    return _usual(scan).get(_place(node, end), (None, None))[0] == "Down"
 
 
-def is_slow_everywhere(scan: Scan, end: End) -> bool:
+def is_slow_everywhere(scan: Scan, node: NodeScan, end: End) -> bool:
     """Whether most nodes have this very port at this rate: not this node is the odd one."""
     rate = end.port.rate_gbit_per_s
-    return rate is not None and _usual(scan).get(_place(end), (None, None))[1] == rate
+    return rate is not None and _usual(scan).get(_place(node, end), (None, None))[1] == rate
 
 
 def majority(values: Iterable[Value]) -> Value | None:

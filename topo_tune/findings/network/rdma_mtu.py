@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from topo_tune.findings.machine import is_virtual
 from topo_tune.findings.network.rdma_fabric import End, carries_jobs, compute, majority
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
@@ -15,6 +16,9 @@ _LARGEST_BYTES = 4096
 
 _COSTLY_BYTES = 1024
 
+_VIRTUAL_TYPES = {"MT4114", "MT4116", "MT4118", "MT4120", "MT4122", "MT4124", "MT4126"}
+"""Virtual functions of ConnectX-4 and later by their device ID (pci-ids.ucw.cz)."""
+
 _ROCE_MTU = "https://www.ibm.com/docs/en/linux-on-systems?topic=functions-set-mtu"
 _FOR_LARGEST_BYTES = 4200
 """MTU of the interface that leaves room for 4096 bytes and RoCE's headers."""
@@ -22,7 +26,8 @@ _FOR_LARGEST_BYTES = 4200
 
 def _small(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
-        if not carries_jobs(scan, node):
+        is_certain = carries_jobs(scan, node)
+        if not is_certain and _is_of_a_guest(node):
             continue
         small = [
             end
@@ -37,8 +42,15 @@ def _small(scan: Scan) -> Iterator[Sighting]:
                 node.node,
                 tuple(_shown(end, node) for end in small),
                 fix=_RAISE_ROCE if small[0].is_roce else _RAISE_INFINIBAND,
-                severity=None if any(_is_costly(end) for end in small) else Severity.NOTICE,
+                severity=None if is_certain and any(map(_is_costly, small)) else Severity.NOTICE,
             )
+
+
+def _is_of_a_guest(node: NodeScan) -> bool:
+    """Whether a single port is that of a virtual machine, which often carries no jobs."""
+    return is_virtual(node) or any(
+        end.device.is_virtual_function or end.device.type in _VIRTUAL_TYPES for end in compute(node)
+    )
 
 
 def _is_costly(end: End) -> bool:

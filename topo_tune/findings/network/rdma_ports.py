@@ -19,6 +19,7 @@ from topo_tune.findings.network.rdma_fabric import (
     is_down_everywhere,
     is_slow_everywhere,
     majority,
+    may_use_rdma,
     twins,
 )
 from topo_tune.findings.rule import Rule, Sighting
@@ -54,7 +55,7 @@ def _down(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         odd = down_unlike_twins(node)
         told |= {(node.node, end.name) for end in odd}
-        everywhere = [end for end in odd if is_down_everywhere(scan, end)]
+        everywhere = [end for end in odd if is_down_everywhere(scan, node, end)]
         here = [end for end in odd if end not in everywhere]
         if here:
             what = "an RDMA port is down while others like it are up"
@@ -108,6 +109,7 @@ def _down_unlike_other_nodes(scan: Scan, told: set[tuple[str, str]]) -> Iterator
 
 
 def _none_active(scan: Scan) -> Iterator[Sighting]:
+    yield from _alone_without(scan)
     with_ports = [node for node in scan.nodes if any(end.port.state for end in ends(node))]
     without = [node for node in with_ports if not active(node)]
     if not without or 2 * len(without) >= len(with_ports):
@@ -120,13 +122,26 @@ def _none_active(scan: Scan) -> Iterator[Sighting]:
         )
 
 
+def _alone_without(scan: Scan) -> Iterator[Sighting]:
+    """A node that cannot be compared with others: whether its ports were ever cabled is not known."""
+    if len(scan.nodes) != 1:
+        return
+    (node,) = scan.nodes
+    physical = [end for end in ends(node) if not end.device.is_virtual_function]
+    # Ports that NCCL_IB_HCA names are told with it.
+    is_meant = may_use_rdma(node) and in_force(node, "NCCL_IB_HCA") is None
+    if physical and is_meant and all(end.port.state == "Down" for end in ends(node)):
+        shown = tuple(end.shown for end in physical)
+        yield Sighting("every RDMA port is down", node.node, shown, severity=Severity.WARNING)
+
+
 def _slow(scan: Scan) -> Iterator[Sighting]:
     told: set[tuple[str, str]] = set()
     for node in scan.nodes:
         for group in twins(node):
             slow = _slower_than_most([end for end in group if end.is_active])
             told |= {(node.node, end.name) for end in slow}
-            everywhere = [end for end in slow if is_slow_everywhere(scan, end)]
+            everywhere = [end for end in slow if is_slow_everywhere(scan, node, end)]
             here = [end for end in slow if end not in everywhere]
             if here:
                 yield _is_slow("others like it on the node", node.node, here)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topo_tune.findings.pci import pci_isolation, pci_links, pci_placement
+from topo_tune.findings.pci import pci_isolation, pci_links, pci_placement, pci_presence
 from topo_tune.findings.rule import Rule
 
-RULES: tuple[Rule, ...] = (*pci_links.RULES, *pci_isolation.RULES, *pci_placement.RULES)
+RULES: tuple[Rule, ...] = (*pci_presence.RULES, *pci_links.RULES, *pci_isolation.RULES, *pci_placement.RULES)

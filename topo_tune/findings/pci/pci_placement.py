@@ -115,7 +115,7 @@ def _sees_neighbours(node: NodeScan) -> bool:
 
 def _without_driver(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
-        gpus = pci_gpus(node)
+        gpus = [gpu for gpu in pci_gpus(node) if not gpu.is_dead]
         # A driver that was not told is no missing driver, unless its neighbours' were.
         is_told = any(gpu.driver == "nvidia" for gpu in gpus)
         lost = [gpu for gpu in gpus if gpu.driver != "nvidia" and (is_told or gpu.driver is not None)]

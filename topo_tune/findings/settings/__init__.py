@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from topo_tune.findings.rule import Rule
-from topo_tune.findings.settings import layers, nccl_versions, overrides
+from topo_tune.findings.settings import layers, lint_errors, nccl_versions, overrides
 
-RULES: tuple[Rule, ...] = (*layers.RULES, *overrides.RULES, *nccl_versions.RULES)
+RULES: tuple[Rule, ...] = (*layers.RULES, *lint_errors.RULES, *overrides.RULES, *nccl_versions.RULES)

@@ -11,14 +11,13 @@ from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.catalogue import catalogue, misnomers
 from topo_tune.records.finding import Severity
 from topo_tune.records.provenance import Layer, Reach, SettingOrigin
-from topo_tune.records.scan import NodeScan, Scan
+from topo_tune.records.scan import NcclFile, NodeScan, Scan
 
 _PARAM = "NVIDIA/nccl: src/misc/param.cc"
 _DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
-# What the readers of files say of a line that NCCL takes otherwise than it was meant (scan/facts/nccl_files.py,
-# on_node/nccl_conf.py); duplicates, templates and names have rules of their own.
-_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%|\$\{?[A-Za-z_(]|<[A-Z][A-Z0-9_ -]*>|@[A-Z][A-Z0-9_]*@")
+TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%|\$\{?[A-Za-z_(]|<[A-Z][A-Z0-9_ -]*>|@[A-Z][A-Z0-9_]*@")
+"""A placeholder that a template or a shell should have filled in; NCCL takes it as it stands."""
 
 # Read by others than NCCL: plugins, profilers, test programs (the catalogue's `not_nccl`, aws-ofi-nccl, Google's
 # and NVIDIA's plugins).
@@ -49,6 +48,11 @@ def _place(origin: SettingOrigin) -> str:
     return f"`{origin.path}`" if origin.path else f"the {origin.layer.value}"
 
 
+def _for_nodes(origins: list[SettingOrigin]) -> list[SettingOrigin]:
+    """Those that NCCL may read on the node itself: what a job's own file sets is told with the file's other lines."""
+    return [o for o in origins if o.reach is not Reach.NEVER and o.layer is not Layer.LAUNCHER]
+
+
 def _by_name(node: NodeScan) -> dict[str, list[SettingOrigin]]:
     found: dict[str, list[SettingOrigin]] = {}
     for origin in node.settings:
@@ -72,12 +76,18 @@ def _hidden(scan: Scan) -> Iterator[Sighting]:
                     )
 
 
+_MEANT_TO_DIFFER = {Layer.UNPLACED_FILE, Layer.LAUNCHER}
+"""A file that lies beside others is one of several to choose from; what one job sets is meant for this job."""
+
+
 def _may_be_hidden(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         for name, origins in _by_name(node).items():
             winner = next((o for o in origins if o.reach is Reach.WINS), None)
             for origin in origins:
                 if winner is None or origin.reach is not Reach.DEPENDS or origin.value == winner.value:
+                    continue
+                if origin.layer in _MEANT_TO_DIFFER:
                     continue
                 yield Sighting(
                     f"`{name}` depends on how the job starts: {_place(origin)} sets another value than"
@@ -90,7 +100,8 @@ def _may_be_hidden(scan: Scan) -> Iterator[Sighting]:
 def _twice(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         for name, origins in _by_name(node).items():
-            for path in {origin.path for origin in origins if origin.path and _is_file_of_nccl(origin)}:
+            paths = (o.path for o in origins if _is_file_of_nccl(o) or o.layer is Layer.UNPLACED_FILE)
+            for path in dict.fromkeys(path for path in paths if path):
                 same = [o for o in origins if o.path == path and o.reach is not Reach.NEVER]
                 if len(same) < 2:
                     continue
@@ -188,9 +199,10 @@ def _template(scan: Scan) -> Iterator[Sighting]:
                 Layer.SYSTEMD,
                 Layer.PAM,
             }
-            match = _TEMPLATE.search(origin.value)
-            if origin.reach is Reach.NEVER and origin.layer is not Layer.DROP_IN:
-                # A line of a shell script, which was saved beside.
+            match = TEMPLATE.search(origin.value)
+            is_of_a_script = origin.reach is Reach.NEVER and origin.layer is not Layer.DROP_IN
+            # A job's own file is told with all that is wrong in it.
+            if is_of_a_script or origin.layer is Layer.LAUNCHER:
                 continue
             if match is None or (is_expanded and match.group().startswith("$")):
                 continue
@@ -205,15 +217,16 @@ def _template(scan: Scan) -> Iterator[Sighting]:
 def _misread(scan: Scan) -> Iterator[Sighting]:
     for node in scan.nodes:
         for file in node.nccl_files:
-            # A script whose lines all begin with `export` is no file of NCCL's, whatever it was saved as.
-            is_nccls = file.path.endswith("nccl.conf") or any(
-                s.name.startswith("NCCL_") for s in file.settings
-            )
             lines = tuple(f"{file.path}: {problem}" for problem in file.misread)
-            if lines and is_nccls:
+            if lines and is_nccls(file):
                 yield Sighting(
                     f"NCCL reads lines of `{file.path}` otherwise than they were meant", node.node, lines[:8]
                 )
+
+
+def is_nccls(file: NcclFile) -> bool:
+    """Whether NCCL could have anything from a file: a script whose lines all begin with `export` gives it nothing."""
+    return file.path.endswith("nccl.conf") or any(s.name.startswith("NCCL_") for s in file.settings)
 
 
 def _unread_name(scan: Scan) -> Iterator[Sighting]:
@@ -222,7 +235,9 @@ def _unread_name(scan: Scan) -> Iterator[Sighting]:
         of_plugins = {name for plugin in node.plugins for name in plugin.names}
         versions = nccl_version(node)
         for name, origins in _by_name(node).items():
-            where = [origin for origin in origins if origin.reach is not Reach.NEVER]
+            # That this very NCCL does not read a name is the node's to know, whoever sets it.
+            where = [o for o in origins if o.reach is not Reach.NEVER]
+            where = where if name in catalogue() else _for_nodes(where)
             if not where or name in known | of_plugins or name in misnomers() or _is_for_others(name):
                 continue
             variable = catalogue().get(name)
@@ -256,7 +271,7 @@ def _wrong_name(scan: Scan) -> Iterator[Sighting]:
         known = {name for library in node.nccl_libraries for name in library.names}
         for name, origins in _by_name(node).items():
             misnomer = misnomers().get(name)
-            where = [origin for origin in origins if origin.reach is not Reach.NEVER]
+            where = _for_nodes(origins)
             if misnomer is None or not where or name in known or _READ_BY_OTHERS.match(name):
                 continue
             use = f"; `{misnomer.use}` is meant" if misnomer.use else ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from topo_tune.findings.in_force import Setting, in_force, number
 from topo_tune.findings.machine import is_rack_scale, joins_all_by_nvlink, nccl_version, rdma_names
 from topo_tune.findings.rule import Rule, Sighting
+from topo_tune.findings.settings.lint_errors import is_in_error
 from topo_tune.records.finding import Severity
 from topo_tune.records.scan import NodeScan, Scan
 
@@ -103,6 +104,8 @@ def _forced_choice(scan: Scan) -> Iterator[Sighting]:
                 continue
             # Several names are a choice that is left to NCCL; the worst ones have rules of their own.
             if "," in setting.value or _enables_ll128(setting.value) or _lacks_algorithms(node, setting):
+                continue
+            if is_in_error(node, setting):
                 continue
             yield Sighting(
                 f"`{name}={setting.value}` holds for every collective and every size",

@@ -12,7 +12,7 @@ from topo_tune.lint.setting import Target
 from topo_tune.on_node import nccl_conf
 from topo_tune.records.catalogue import catalogue_version, version_tuple
 from topo_tune.records.finding import Severity
-from topo_tune.records.scan import NcclFile, NcclFileSetting, NodeScan
+from topo_tune.records.scan import NcclFile, NcclFileError, NcclFileSetting, NodeScan
 from topo_tune.scan.facts.fact import SavedKind, matches
 
 NOT_KEPT = "(not kept)"
@@ -65,6 +65,11 @@ def parse(text: str, *, path: str, sha256: str | None = None, note: str | None =
         ),
         problems=((note,) if note else ()) + tuple(problems),
         misread=tuple(_told(message) for message in messages if message.rule in _MISREAD)[:_PROBLEMS_LIMIT],
+        errors=tuple(
+            NcclFileError(message.line, message.rule, message.text)
+            for message in messages
+            if _is_error(message)
+        )[:_PROBLEMS_LIMIT],
     )
 
 
@@ -74,6 +79,12 @@ def _linted(text: str) -> list[Message]:
     for rule, version in _MISREAD_UP_TO.items():
         found += [m for m in lint(text, Target(version), format=Format.CONF).messages if m.rule == rule]
     return sorted(found, key=lambda message: message.line)
+
+
+def _is_error(message: Message) -> bool:
+    """Whether the line is read as it was meant, and does not do what it was meant for."""
+    is_bad = message.severity is Severity.ERROR or message.rule == "unknown-name"
+    return is_bad and message.rule not in _MISREAD
 
 
 def _told(message: Message) -> str:
