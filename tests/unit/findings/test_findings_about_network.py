@@ -701,6 +701,15 @@ def test_ports_that_are_down_and_not_meant_are_not_missed(changes: dict[str, Any
     assert found(scan_of(node(*devices(2, port=DOWN, is_virtual_function=True))), "rdma-none-active") == ()
 
 
+def test_a_node_without_active_ports_is_an_error_beside_its_like_and_a_warning_beside_others() -> None:
+    def severity(*own: RdmaDevice) -> Severity:
+        (finding,) = found(three(node(*own), node(*devices(2))), "rdma-none-active")
+        return finding.severity
+
+    assert severity(*devices(2, port=DOWN)) is Severity.ERROR
+    assert severity(*devices(2, port=DOWN, type="MT4125")) is Severity.WARNING
+
+
 def test_a_port_is_compared_with_nodes_that_have_the_same_cards_only() -> None:
     down = node(*devices(1), device(1, port=DOWN), device(2, type="MT4125"))
     others = [node(*devices(2), name=f"gpu00{i}") for i in (2, 3, 4)]

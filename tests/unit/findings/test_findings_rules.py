@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from topo_tune.findings.judge import find
+from topo_tune.errors import InputError
+from topo_tune.findings.judge import find, rules_without
 from topo_tune.findings.rule import Rule
 from topo_tune.findings.rules import RULES
 from topo_tune.records.scan import Scan
@@ -68,6 +69,13 @@ def test_a_rule_says_why_how_and_whence(rule: Rule) -> None:
     assert rule.fix
     assert all(rule.fix)
     assert _ADDRESS.match(rule.source), "a public address, or a repository with a path"
+
+
+def test_a_rule_that_is_not_there_is_answered_with_where_all_are_written_down() -> None:
+    with pytest.raises(InputError) as raised:
+        rules_without(["zzz-qqq"])
+
+    assert "docs/reference/findings.md" in str(raised.value.hint)
 
 
 # --- style --------------------------------------------------------------------------------------------------

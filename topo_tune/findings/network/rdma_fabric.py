@@ -119,14 +119,14 @@ FEWEST_NODES = 3
 
 
 @remembered
-def _make(node: NodeScan) -> Hashable:
+def make(node: NodeScan) -> Hashable:
     """What nodes of one kind have in common: how many cards of which types and boards."""
     cards = Counter((device.type, device.board) for device in node.rdma)
     return frozenset(cards.items())
 
 
 def _place(node: NodeScan, end: End) -> Hashable:
-    return _make(node), end.device.name, end.port.port, end.port.link_layer
+    return make(node), end.device.name, end.port.port, end.port.link_layer
 
 
 @remembered

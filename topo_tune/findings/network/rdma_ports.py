@@ -19,6 +19,7 @@ from topo_tune.findings.network.rdma_fabric import (
     is_down_everywhere,
     is_slow_everywhere,
     majority,
+    make,
     may_use_rdma,
     twins,
 )
@@ -114,11 +115,14 @@ def _none_active(scan: Scan) -> Iterator[Sighting]:
     without = [node for node in with_ports if not active(node)]
     if not without or 2 * len(without) >= len(with_ports):
         return
+    like_active_ones = {make(node) for node in with_ports if active(node)}
     for node in without:
         yield Sighting(
             "no RDMA port is active, while most other nodes have active ones",
             node.node,
             tuple(end.shown for end in ends(node)),
+            # With other cards it may be of another cluster, or for other things.
+            severity=None if make(node) in like_active_ones else Severity.WARNING,
         )
 
 
