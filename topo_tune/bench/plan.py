@@ -6,6 +6,9 @@ import msgspec
 
 from topo_tune.bench.surface import Surface, load_surface
 from topo_tune.errors import InputError
+from topo_tune.on_node.collectives import COLLECTIVES
+from topo_tune.on_node.data_types import DATA_TYPES
+from topo_tune.on_node.gloo_rank import IN_PLACE_ONLY
 from topo_tune.records.bench import BenchPlan, Collective, Layout
 from topo_tune.records.inventory import BackendName, Inventory
 from topo_tune.records.units import format_bytes
@@ -31,7 +34,7 @@ def plan_bench(
 ) -> BenchPlan:
     """The plan for an inventory. None: as it is usual, or as it was recorded.
 
-    Raises InputError when a replay has no recording of what is wanted.
+    Raises InputError for what the back end cannot measure, or when a replay has no recording of what is wanted.
     """
     plan = BenchPlan(
         backend=inventory.backend,
@@ -41,11 +44,12 @@ def plan_bench(
         repeats=repeats,
         deadline_seconds=deadline_seconds,
         layout=layout,
-        in_place=True if in_place is None else in_place,
+        in_place=COLLECTIVES[collective.value].has_in_place if in_place is None else in_place,
         single_calls=single_calls,
         overlap=overlap,
     )
     if inventory.backend is not BackendName.REPLAY:
+        _refuse_the_impossible(plan)
         return plan
     assert inventory.replay is not None, "the reader of the cluster file demands a replay block"
     if single_calls or overlap:
@@ -57,6 +61,27 @@ def plan_bench(
         in_place=surface.measured.in_place,
         sizes_bytes=_recorded_sizes(inventory, surface),
     )
+
+
+def _refuse_the_impossible(plan: BenchPlan) -> None:
+    """Raises InputError for what every launch of this plan would fail of."""
+    if plan.in_place and not COLLECTIVES[plan.collective].has_in_place:
+        raise InputError(f"{plan.collective} cannot be done in place", hint="leave --in-place out")
+    if plan.backend not in (BackendName.NCCL, BackendName.GLOO):
+        return
+    if plan.dtype not in DATA_TYPES:
+        raise InputError(
+            f"the back end {plan.backend.value} measures no {plan.dtype}",
+            hint=f"it measures {', '.join(DATA_TYPES)}",
+        )
+    if plan.backend is BackendName.NCCL:
+        return
+    if plan.overlap:
+        raise InputError("gloo runs on CPUs, where no collective lies beside a matrix product of a GPU")
+    if plan.dtype.startswith("float8"):
+        raise InputError(f"gloo has no {plan.dtype}", hint="choose another --dtype")
+    if not plan.in_place and plan.collective in IN_PLACE_ONLY:
+        raise InputError(f"gloo has {plan.collective} in place only", hint="leave --out-of-place out")
 
 
 def recorded(surface: Surface, plan: BenchPlan) -> Surface:

@@ -95,7 +95,8 @@ class RecordedLaunches:
         found = self._launches[self._next : self._next + len(left)]
         for launch in found:
             if launch.env not in left or (launch.purpose, launch.collective) != (purpose, collective):
-                raise self._told_of_another(launch, f"{purpose} launches with {collective}")
+                wanted = " or ".join(str(env) for env in left)
+                raise self._told_of_another(launch, f"a {purpose} of {wanted}, {collective}")
             left.remove(launch.env)
         first = self._next
         self._next += len(found)
@@ -113,15 +114,15 @@ class RecordedLaunches:
 
     def _told_of_another(self, launch: Launch, asked: str) -> BrokenRecord:
         return BrokenRecord(
-            f"{self._path}: launch {launch.index} was a {launch.purpose} of {launch.env}, this search asks for {asked}",
-            hint="the run folder belongs to another search (other options, seed or version); use a new folder",
+            f"{self._path}: launch {launch.index} was a {launch.purpose} of {launch.env}, this run asks for {asked}",
+            hint="it belongs to another run (other settings, options, seed or version); use a new file or folder",
         )
 
 
 def conditions_of(inventory: Inventory, plan: BenchPlan, *further: BenchPlan) -> dict[str, str]:
     """What a launch is measured under besides its own setting: name to SHA-256 of each part.
 
-    `further`: plans that differ from the first in their collective. Notes say something about numbers and limits of
+    `further`: plans that differ from the first in their collective, and in what comes with it. Notes say something about numbers and limits of
     time end what gives none, so both may differ in one file.
     """
     parts: dict[str, Any] = {
@@ -133,6 +134,8 @@ def conditions_of(inventory: Inventory, plan: BenchPlan, *further: BenchPlan) ->
         **{name: getattr(plan, name) for name in MEASURING_FIELDS},
         "collective": ",".join(one.collective for one in (plan, *further)),
     }
+    if any(one.in_place != plan.in_place for one in further):
+        parts["in_place"] = [one.in_place for one in (plan, *further)]
     return {name: hashlib.sha256(msgspec.json.encode(part)).hexdigest() for name, part in parts.items()}
 
 

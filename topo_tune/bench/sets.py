@@ -41,7 +41,7 @@ class Shape(NamedTuple):
         }[layout]
         if shape.world < 2 or (layout is Layout.PAIRS and self.world % 2):
             raise InputError(
-                f"layout `{layout.value}` leaves ranks alone on {self.nodes} nodes of {self.ranks_per_node}",
+                f"layout `{layout.value}` leaves ranks alone: nodes {self.nodes}, ranks a node {self.ranks_per_node}",
                 hint="choose another --layout, or other nodes",
             )
         return shape

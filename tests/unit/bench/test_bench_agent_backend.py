@@ -348,6 +348,16 @@ def test_a_layout_that_leaves_a_rank_alone_is_refused_before_anything_is_started
     assert site.trials() == []
 
 
+def test_a_size_of_which_no_rank_gets_a_part_is_refused_before_anything_is_started() -> None:
+    site = Site()
+    plan = msgspec.structs.replace(PLAN, collective="all_gather", sizes_bytes=(8, 8192))
+
+    with pytest.raises(InputError, match="8 bytes are too few for all_gather of 4 ranks; the least is 64"):
+        site.measure(plan=plan)
+
+    assert site.trials() == []
+
+
 def test_gloo_needs_no_memory_of_a_gpu() -> None:
     site = Site(BackendName.GLOO)
 

@@ -98,3 +98,38 @@ def test_a_size_without_a_weight_does_not_count() -> None:
     one = inventory(BackendName.NCCL, sizes_bytes=(1, 2), weights=((2, 3.0), (4, 9.0)))
 
     assert weights_of(one, plan_bench(one)) == {1: 0.0, 2: 3.0}
+
+
+@pytest.mark.parametrize("backend", [BackendName.NCCL, BackendName.GLOO])
+@pytest.mark.parametrize("collective", Collective)
+def test_the_result_goes_where_the_collective_can_have_it(
+    backend: BackendName, collective: Collective
+) -> None:
+    plan = plan_bench(inventory(backend), collective=collective)
+
+    assert plan.in_place is (collective not in (Collective.ALL_TO_ALL, Collective.SEND_RECV))
+
+
+@pytest.mark.parametrize(
+    ("backend", "wanted", "told"),
+    [
+        (
+            BackendName.NCCL,
+            {"collective": Collective.ALL_TO_ALL, "in_place": True},
+            "alltoall cannot be done in place",
+        ),
+        (BackendName.NCCL, {"dtype": "float64"}, "the back end nccl measures no float64"),
+        (BackendName.GLOO, {"in_place": False}, "gloo has all_reduce in place only"),
+        (BackendName.GLOO, {"overlap": True}, "gloo runs on CPUs"),
+        (BackendName.GLOO, {"dtype": "float8_e5m2"}, "gloo has no float8_e5m2"),
+    ],
+)
+def test_what_every_launch_would_fail_of_is_refused(
+    backend: BackendName, wanted: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        plan_bench(inventory(backend), **wanted)
+
+
+def test_nccl_tests_has_types_of_its_own() -> None:
+    assert plan_bench(inventory(BackendName.NCCL_TESTS), dtype="float64").dtype == "float64"

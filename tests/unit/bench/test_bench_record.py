@@ -63,9 +63,7 @@ def test_a_record_of_another_search_is_refused(tmp_path: Path, env: NcclEnv, pur
     interrupted(tmp_path / "30-bench.jsonl")
     record = RecordedLaunches(tmp_path / "30-bench.jsonl", Bench().measure)
 
-    with pytest.raises(
-        BrokenRecord, match="launch 0 was a baseline of NCCL's defaults, this search asks for a"
-    ):
+    with pytest.raises(BrokenRecord, match="launch 0 was a baseline of NCCL's defaults, this run asks for a"):
         record.evaluate(env, purpose)
 
 
@@ -137,7 +135,9 @@ def test_a_block_of_other_settings_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "30-bench.jsonl"
     together(RecordedLaunches(path, Bench().measure), Bench(), TUNED)
 
-    with pytest.raises(BrokenRecord, match="launch 0 was a bench of NCCL_SOCKET_NTHREADS=4"):
+    with pytest.raises(
+        BrokenRecord, match="a bench of NCCL_SOCKET_NTHREADS=4, this run asks for a bench of NCCL"
+    ):
         together(RecordedLaunches(path, Bench().measure), Bench(), DEFAULTS)
 
 

@@ -15,6 +15,8 @@ from topo_tune.bench.memory import communicator_bytes
 from topo_tune.bench.sets import Asked, SetAtWork, Shape, utc_now
 from topo_tune.bench.trials import Processes, Version, alone, order
 from topo_tune.errors import HostError, InputError
+from topo_tune.on_node.collectives import collective_of, counts_of
+from topo_tune.on_node.data_types import data_type
 from topo_tune.records.bench import BenchPlan, Launch, Probe
 from topo_tune.records.catalogue import version_tuple
 from topo_tune.records.inventory import BackendName, ConnectionKind, Inventory, Node
@@ -152,7 +154,7 @@ class AgentBackend:
         if not asked.waiting:  # an agent was lost behind the last answer
             return
         agents, shape = self._agents(asked.nodes)
-        shape.communicator(asked.plan.layout)  # refused before anything is started
+        _refuse_empty_parts(asked.plan, shape.communicator(asked.plan.layout).world)
         at_work = SetAtWork(asked, shape, self._known_defaults(asked.nodes, asked.plan))
         try:
             request = self._request(at_work.processes, at_work.variants(), asked.plan, shape)
@@ -276,6 +278,16 @@ class AgentBackend:
         """The oldest NCCL of the nodes; None where one does not tell."""
         told = [agent.ready.get("nccl") for agent in self._pool.agents(nodes)]
         return None if None in told else min(version_tuple(str(text)) for text in told)
+
+
+def _refuse_empty_parts(plan: BenchPlan, ranks: int) -> None:
+    """Raises InputError for a size of which nothing is left for each of `ranks` ranks."""
+    collective, kind = collective_of(plan.collective), data_type(plan.dtype)
+    for size_bytes in plan.sizes_bytes:
+        try:
+            counts_of(collective, size_bytes, ranks, kind.item_bytes)
+        except ValueError as exc:
+            raise InputError(str(exc), hint="leave smaller sizes out of --sizes") from exc
 
 
 def _meeting_address(nodes: tuple[Node, ...]) -> str:
