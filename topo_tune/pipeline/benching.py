@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -221,8 +222,12 @@ class _Session:
         """One number of a launch: its weighted mean log time; None where it is none of the plan's, or not usable."""
         if launch.collective != plan.collective or not launch.is_usable:
             return None
-        # What was measured may be a little less than what was asked, where ranks share a size evenly.
-        medians = dict(zip(plan.sizes_bytes, launch.median_seconds().values(), strict=False))
+        # What was measured may be a little less than what was asked, where ranks share a size evenly: two sizes that
+        # were asked for may have become one.
+        medians = {
+            asked: statistics.median(result.samples_seconds)
+            for asked, result in zip(plan.sizes_bytes, launch.results, strict=False)
+        }
         return mean_log_seconds(medians, shares(plan.sizes_bytes, weights_of(self._inventory, plan)))
 
 

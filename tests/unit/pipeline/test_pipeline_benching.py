@@ -60,7 +60,7 @@ class Site:
             raise HostError("n2", "gone")
         self.asked.append((env, plan.collective))
         results = tuple(
-            SizeResult(size, (self.seconds(env),), 1, TimingMode.EAGER, env not in self.wrong)
+            SizeResult(size // 8 * 8, (self.seconds(env),), 1, TimingMode.EAGER, env not in self.wrong)
             for size in plan.sizes_bytes
         )
         return Launch(
@@ -223,6 +223,14 @@ def test_it_stops_once_the_difference_is_seen() -> None:
     assert "stopped after 4 of 12 launches of each setting: each setting differs visibly" in site.said[-1]
 
 
+def test_sizes_that_became_one_in_the_measurement_still_decide() -> None:
+    plan = msgspec.structs.replace(PLANS[0], sizes_bytes=(8, 9, 16))
+    site = Site(noisy(0.5))
+    site.inventory = msgspec.structs.replace(INVENTORY, sizes_bytes=(8, 9, 16))
+
+    assert len(site.bench(RING, launches=12, until=0.03, plans=(plan,))) == 2 * 4
+
+
 def test_it_stops_once_alike_settings_are_known_well_enough() -> None:
     made = Site(noisy(1.0, cv=0.002)).bench(RING, launches=12, until=0.03)
 
@@ -319,6 +327,15 @@ def test_a_file_of_other_collectives_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(Refused, match="`collective` differs"):
         Site().bench(launches=1, output=file, plans=PLANS)
+
+
+def test_a_file_of_other_places_of_the_result_is_refused(tmp_path: Path) -> None:
+    exchange = plan_bench(INVENTORY, collective=Collective.ALL_TO_ALL)
+    elsewhere = plan_bench(INVENTORY, in_place=False)
+    Site().bench(plans=(exchange, PLANS[0]), output=tmp_path / "b.jsonl")
+
+    with pytest.raises(Refused, match="`in_place` differs"):
+        Site().bench(plans=(exchange, elsewhere), output=tmp_path / "b.jsonl")
 
 
 def test_other_limits_of_time_are_no_other_measurement(tmp_path: Path) -> None:
