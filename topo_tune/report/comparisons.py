@@ -17,6 +17,8 @@ from topo_tune.stats.drift import find_drift
 CONFIDENCE = 0.99
 """of each interval by itself"""
 
+_LARGEST_TOLD = 100
+
 _TITLES = "#     size  speed-up        interval  launches  so it is"
 
 
@@ -77,7 +79,9 @@ def _measured(sides: Sequence[tuple[Launch, int]], env: NcclEnv, sizes: tuple[in
 
 def _row(size: str, compared: Comparison) -> str:
     speedup = compared.speedup
-    interval = f"{speedup.low:.2f} to {speedup.high:.2f}" if math.isfinite(speedup.high) else "unbounded"
+    # Two launches a side may leave room for a million times as fast, of which no digit says anything.
+    high = f"{speedup.high:.2f}" if speedup.high < _LARGEST_TOLD else f"over {_LARGEST_TOLD}"
+    interval = f"{speedup.low:.2f} to {high}" if math.isfinite(speedup.high) else "unbounded"
     answer = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
     launches = f"{compared.baseline_sets}+{compared.candidate_sets}"
     return f"{size:>10}  {speedup.center:7.2f}x  {interval:>14}  {launches:>8}  {answer}"

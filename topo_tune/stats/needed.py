@@ -27,6 +27,9 @@ USUAL_CV = 0.05
 EXPECTED_COUNTS_AS = 3.0
 """Degrees of freedom of what is expected: that many launches outweigh it. Alone, it is good to a factor of three."""
 
+LARGEST_TOLD = 10.0
+"""No setting is eleven times as fast: of a larger change it is only told that it is larger."""
+
 RANGE_CONFIDENCE = 0.9
 """Of the range that is stated for a deviation."""
 
@@ -76,9 +79,13 @@ class VisibleChange(NamedTuple):
     def in_words(self) -> str:
         """One line, to be printed before a run."""
         known = "an expectation" if self.noise.launches == 0 else f"{self.noise.launches} baseline launches"
+        noise = f"launches differ by {self.noise.cv:.1%}, from {known}"
+        if self.change > LARGEST_TOLD:
+            return f"{self.blocks} blocks show no change below {LARGEST_TOLD:.0%}; {noise}"
+        high = f"more than {LARGEST_TOLD:.0%}" if self.high > LARGEST_TOLD else f"{self.high:.1%}"
         return (
             f"{self.blocks} blocks show a change of {self.change:.1%} four times in five ({self.low:.1%} to "
-            f"{self.high:.1%}); launches differ by {self.noise.cv:.1%}, from {known}"
+            f"{high}); {noise}"
         )
 
 

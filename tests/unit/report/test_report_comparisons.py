@@ -76,3 +76,11 @@ def test_failed_launches_are_left_out_and_the_others_keep_their_blocks() -> None
 
 def test_without_another_setting_nothing_is_compared() -> None:
     assert comparisons_report([launch(0, DEFAULTS, {8192: 1e-5})]) == []
+
+
+def test_an_interval_that_says_nothing_is_not_told_to_the_digit() -> None:
+    lines = comparisons_report(blocks(2, 2.5, noise=(1.0, 3.0, 0.4, 1.7, 0.8)))
+
+    rows = {line.split()[0]: line for line in lines if not line.startswith("#")}
+    assert "0.00 to over 100" in rows["8K"]
+    assert {line.index("2+2") for line in rows.values()} == {44}

@@ -99,6 +99,17 @@ def test_baseline_launches_behind_a_plan_are_counted() -> None:
     assert seen.in_words().endswith("from 4 baseline launches")
 
 
+def test_a_change_beyond_every_setting_is_not_told_to_the_digit() -> None:
+    hopeless = visible_change(2, launch_noise([]), confidence=0.999)
+    wide = visible_change(2, launch_noise([], expected_cv=0.025), confidence=0.99)
+
+    assert (
+        hopeless.in_words()
+        == "2 blocks show no change below 1000%; launches differ by 5.0%, from an expectation"
+    )
+    assert "to more than 1000%); launches" in wide.in_words()
+
+
 def test_a_noise_that_is_too_large_for_words_makes_an_endless_change_not_an_error() -> None:
     assert visible_change(2, launch_noise([], expected_cv=50.0), confidence=0.99).high == math.inf
 
