@@ -272,6 +272,41 @@ def test_a_node_of_which_nothing_is_known_is_silent() -> None:
     assert find(scan_of(bare), rules=RULES) == ()
 
 
+def switched(odd: str, gpus: int = 8) -> TopologyMatrix:
+    """GPUs joined by NV18, but for the last one, which is joined by `odd` to all others."""
+    names = tuple(f"GPU{i}" for i in range(gpus))
+    last = gpus - 1
+    links = tuple(
+        tuple("X" if i == j else odd if last in (i, j) else "NV18" for j in range(gpus)) for i in range(gpus)
+    )
+    return TopologyMatrix(names, (), links, (None,) * gpus, (None,) * gpus)
+
+
+def test_a_gpu_with_fewer_links_to_all_others_shows_in_the_matrix_alone() -> None:
+    (finding,) = findings("nvlink-inactive", node_scan(matrix=switched("NV17")))
+
+    assert finding.evidence == ("GPU7: NV17 to the others, which have NV18",)
+
+
+@pytest.mark.parametrize("matrix", [switched("NV18"), switched("SYS"), switched("NV17", gpus=3)])
+def test_a_matrix_of_equal_links_of_a_display_card_or_of_few_gpus_shows_no_link_down(
+    matrix: TopologyMatrix,
+) -> None:
+    assert not findings("nvlink-inactive", node_scan(matrix=matrix))
+
+
+def test_pairs_with_one_link_or_two_by_design_show_no_link_down() -> None:
+    links = (
+        ("X", "NV2", "NV1", "NV1"),
+        ("NV2", "X", "NV1", "NV1"),
+        ("NV1", "NV1", "X", "NV2"),
+        ("NV1", "NV1", "NV2", "X"),
+    )
+    four = TopologyMatrix(("GPU0", "GPU1", "GPU2", "GPU3"), (), links, (None,) * 4, (None,) * 4)
+
+    assert not findings("nvlink-inactive", node_scan(matrix=four))
+
+
 def test_consumer_cards_without_nvlink_are_silent() -> None:
     card = health(
         name="NVIDIA GeForce RTX 4090",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import GpuNvlinks
+from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.scan import NodeScan, Scan
 
 _CHECKS = "https://docs.nvidia.com/health-validation/reference/checks/nvlink"
@@ -28,12 +29,21 @@ _LINKS_OF_SWITCHED_BOARDS = (
 A800 and H800 have 400 GB/s, which is eight links: `nvidia-smi topo -m` says NV8 on such machines.
 """
 
+_NV = re.compile(r"NV(\d{1,3})$")
+_FEWEST_MATES = 3
+"""Fewest other GPUs that must be joined alike, each with each, before one that has fewer links to all is short of some.
+
+On boards without switches pairs may have one link or two by design, and then every GPU has both.
+"""
+
 _ON_A_BOARD = re.compile(r"SXM|HBM|H200$|H800$|H20$|\bG?B[123]00\b|GH200")
 """Models that are soldered to or seated on a board with NVLink. Of cards only some may have a bridge."""
 
 
 def missing_links(node: NodeScan) -> tuple[str, ...]:
-    """A line for each GPU with fewer active links than it should have."""
+    """A line for each GPU with fewer active links than it should have; by the matrix where no more is known."""
+    if not node.nvlinks:
+        return _short_by_matrix(node.matrix) if node.matrix is not None else ()
     lines: list[str] = []
     for name, gpus in _by_model(node).items():
         counts = {gpu.gpu: _active(gpu) for gpu in gpus}
@@ -43,6 +53,25 @@ def missing_links(node: NodeScan) -> tuple[str, ...]:
         short = [gpu for gpu in gpus if (is_on_board or counts[gpu.gpu]) and counts[gpu.gpu] < expected]
         lines += [_down(gpu, counts[gpu.gpu], expected) for gpu in short]
     return tuple(lines)
+
+
+def _short_by_matrix(matrix: TopologyMatrix) -> tuple[str, ...]:
+    """A line for each GPU that has fewer links to all others than those have to each other."""
+    gpus = range(len(matrix.gpus))
+    most = [max((_links(matrix.links[i][j]) for j in gpus if j != i), default=0) for i in gpus]
+    usual = max(most, default=0)
+    mates = [i for i in gpus if most[i] == usual]
+    short = [i for i in gpus if 0 < most[i] < usual]
+    are_alike = all(_links(matrix.links[i][j]) == usual for i in mates for j in mates if i != j)
+    if len(mates) < _FEWEST_MATES or not are_alike:
+        return ()
+    return tuple(f"{matrix.gpus[i]}: NV{most[i]} to the others, which have NV{usual}" for i in short)
+
+
+def _links(word: str) -> int:
+    """NVLinks between two GPUs, by a word of the matrix."""
+    found = _NV.match(word)
+    return int(found[1]) if found is not None else 0
 
 
 def _inactive(scan: Scan) -> Iterator[Sighting]:
