@@ -16,7 +16,7 @@ from topo_tune.findings.remembered import remembered
 from topo_tune.findings.rule import Rule, Sighting
 from topo_tune.records.catalogue import catalogue
 from topo_tune.records.finding import Severity
-from topo_tune.records.scan import NodeScan, Scan
+from topo_tune.records.scan import GPUS_ARE_CUT, NodeScan, Scan
 
 Told = Callable[[NodeScan], str | None]
 """What a node says about one thing, as words that are equal where nodes are alike; None where it does not say."""
@@ -145,12 +145,17 @@ def _source_of_nccl(node: NodeScan) -> str | None:
 
 
 def _gpus(node: NodeScan) -> str | None:
-    """None also where a GPU is known to be lost, which is a finding of its own."""
-    if not node.gpus or lost_gpus(node) or fallen_gpus(node) or unreachable_gpus(node):
+    """None also where a GPU is known to be lost, which is a finding of its own, and where the text is cut."""
+    if not node.gpus or _is_cut(node) or lost_gpus(node) or fallen_gpus(node) or unreachable_gpus(node):
         return None
     return ", ".join(
         f"{count} x {name}" for name, count in sorted(Counter(g.name for g in node.gpus).items())
     )
+
+
+def _is_cut(node: NodeScan) -> bool:
+    """Whether a text about its GPUs ends, or has a gap, before the last of them."""
+    return any(GPUS_ARE_CUT in one.reason for one in node.absent)
 
 
 def _joined(values: Iterable[str | None]) -> str | None:
@@ -197,7 +202,8 @@ def _rdma_firmware(node: NodeScan) -> str | None:
 
 
 def _links(node: NodeScan) -> str | None:
-    if node.matrix is None:
+    """None also where some of the node's own links are down, which is a finding of its own."""
+    if node.matrix is None or missing_links(node):
         return None
     gpus = len(node.matrix.gpus)
     # NIC names differ between nodes that are alike; how GPUs are joined must not.

@@ -21,6 +21,8 @@ from topo_tune.records.network import RdmaDevice, RoceSettings, Route
 from topo_tune.records.provenance import SettingOrigin
 
 RDMA_DEVICE_FILES = "/dev/infiniband"
+GPUS_ARE_CUT = "GPUs only, of"
+"""In the reason of an `Absent`: a text describes fewer GPUs than it says are attached."""
 """`what` of the Absent that says: RDMA devices exist, and this session may not open them."""
 
 

@@ -13,7 +13,7 @@ from topo_tune.records.finding import Severity
 from topo_tune.records.hardware import GpuHealth, GpuNvlinks, Host, NvlinkLink
 from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.network import RdmaDevice, RdmaPort
-from topo_tune.records.scan import Cpu, NcclFile, NcclFileSetting, NcclLibrary, Nic, NodeScan, Scan
+from topo_tune.records.scan import Absent, Cpu, NcclFile, NcclFileSetting, NcclLibrary, Nic, NodeScan, Scan
 
 
 def cpu(vendor: str, model: str = "Xeon") -> Cpu:
@@ -197,6 +197,12 @@ def test_nodes_with_other_gpus_are_told_to_have_those_and_no_more() -> None:
     }
 
     assert [finding.rule for finding in find(four(usual, odd), rules=RULES)] == ["drift-gpus"]
+
+
+def test_a_file_that_ends_before_the_last_gpu_is_not_held_against_its_node() -> None:
+    cut = (Absent("gpus.txt", "sections of 1 GPUs only, of 2 that are attached"),)
+
+    assert find(four({"gpus": (gpu(0), gpu(1))}, {"gpus": (gpu(0),), "absent": cut}), rules=RULES) == ()
 
 
 def test_a_lost_card_is_told_and_a_port_that_is_down_is_not() -> None:

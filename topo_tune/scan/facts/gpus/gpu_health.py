@@ -8,7 +8,7 @@ import msgspec
 
 from topo_tune.errors import InputError
 from topo_tune.records.hardware import GpuHealth, PcieLink
-from topo_tune.records.scan import Gpu, NodeScan
+from topo_tune.records.scan import GPUS_ARE_CUT, Gpu, NodeScan
 from topo_tune.scan.facts.fact import Command, Fact, Gathered, SavedKind, with_absent
 from topo_tune.scan.facts.gpus import smi_errors, smi_sections, smi_table
 from topo_tune.scan.facts.gpus.known_gpus import with_gpus, with_health
@@ -57,7 +57,7 @@ def parse(text: str, *, file: str | None = None) -> Health:
     attached = whole_number(sections.heading.get("attached gpus"))
     problems = list(sections.problems)
     if attached is not None and attached > len(health):
-        problems.append(f"sections of {len(health)} GPUs only, of {attached} that are attached")
+        problems.append(f"sections of {len(health)} {GPUS_ARE_CUT} {attached} that are attached")
     return Health(
         gpus=gpus,
         health=health,
