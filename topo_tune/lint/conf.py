@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from topo_tune.lint.message import Format, Message, message, quoted
 from topo_tune.lint.setting import LONGEST_PART, Listing, Setting, Target
 from topo_tune.on_node.nccl_conf import COMMENTS_SINCE
@@ -70,6 +72,7 @@ def _setting(line: int, content: str, target: Target) -> tuple[Setting, list[Mes
     if name.strip() != name and (in_front is None or name.rstrip() != name):
         text = f"NCCL keeps the space around the name {quoted(bare)}, so the line has no effect"
         said.append(setting.about_name("space-around-name", text, "remove the space"))
+    setting = msgspec.structs.replace(setting, is_read=not said)
     said += _limits(setting, content, raw_name, target)
     return setting, said
 

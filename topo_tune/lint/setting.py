@@ -29,6 +29,8 @@ class Setting(msgspec.Struct, frozen=True):
     """False for a shell variable that is not exported"""
     scope: int = 0
     """settings of different scopes reach different processes"""
+    is_read: bool = True
+    """False where the reader takes a space, a quote or a word for a part of the name, so that the line has no effect"""
 
     def about(
         self, rule: str, text: str, hint: str | None = None, *, severity: Severity | None = None
@@ -76,9 +78,8 @@ class Listing(msgspec.Struct, frozen=True):
 
     def effective(self) -> list[Effective]:
         """Each name with the setting that wins, for each scope: the first in nccl.conf, the last elsewhere."""
-        ordered: Iterable[Setting] = self.settings
-        if self.format is Format.CONF:
-            ordered = reversed(self.settings)
+        read = [setting for setting in self.settings if setting.is_read]
+        ordered: Iterable[Setting] = reversed(read) if self.format is Format.CONF else read
         scopes: dict[int, Effective] = {}
         for setting in ordered:
             scopes.setdefault(setting.scope, Effective())[setting.name] = setting

@@ -61,7 +61,7 @@ def duplicates(listing: Listing) -> Iterator[Message]:
     if listing.format is Format.SHELL:
         return
     seen: dict[tuple[int, str], Setting] = {}
-    for setting in listing.settings:
+    for setting in (setting for setting in listing.settings if setting.is_read):
         first = seen.setdefault((setting.scope, setting.name), setting)
         if first is setting:
             continue

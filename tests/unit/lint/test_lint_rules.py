@@ -332,6 +332,13 @@ def test_the_first_setting_counts_in_nccl_conf_and_the_last_elsewhere() -> None:
     assert "the last wins" in one("duplicate-name", conf(*lines, format=Format.ENV_FILE)).text
 
 
+@pytest.mark.parametrize("wrong", ["export NCCL_IB_DISABLE=1", "NCCL_IB_DISABLE =1", '"NCCL_IB_DISABLE=1"'])
+def test_a_line_whose_name_nccl_gets_wrong_wins_over_no_other(wrong: str) -> None:
+    document = conf(wrong, "NCCL_IB_DISABLE=0", "NCCL_IB_TIMEOUT=22")
+
+    assert of("duplicate-name", document) == of("no-effect-here", document) == []
+
+
 @pytest.mark.parametrize(
     ("lines", "rule", "part"),
     [
