@@ -209,6 +209,14 @@ def test_a_setting_that_is_slower_than_it_may_be_is_cut_off_there(agent: Running
     assert (second["samples_seconds"], second["slower_than_seconds"]) == ([], 0.01)
 
 
+def test_a_host_that_was_busy_for_a_moment_is_no_slow_setting(agent: Running) -> None:
+    result = results(agent.trial("busy", sizes_bytes=[1024], slowest_seconds=[[1024, 0.01]]))[0]
+
+    assert "slower_than_seconds" not in result
+    assert result["warmup_seconds"] == pytest.approx([50e-3, 50e-3, 50e-3, SECONDS_A_CALL])
+    assert result["samples_seconds"] == pytest.approx([SECONDS_A_CALL])
+
+
 def test_a_variant_may_have_limits_of_its_own(agent: Running) -> None:
     free, limited, _ = agent.variants(
         [{"slowest_seconds": []}, {}], "slow", sizes_bytes=[1024], slowest_seconds=[[1024, 0.01]]

@@ -217,7 +217,7 @@ class Library:
     ) -> int:
         global is_stuck
         comm.calls += 1
-        state.pass_time(state.SECONDS_A_SLOW_CALL if state.trouble() == "slow" else state.SECONDS_A_CALL)
+        state.pass_time(state.seconds_of_call(comm.calls))
         if comm.calls == state.AT_CALL:
             if state.is_mine("nccl-error"):
                 return self._fail(INTERNAL_ERROR, b"\nproxy.cc:7 NCCL WARN\n  no luck today\n")

@@ -14,6 +14,8 @@ SECONDS_A_CALL = 160e-6
 SECONDS_A_SLOW_CALL = 50e-3
 AT_CALL = 2
 """a rank's first call is a greeting, its second one is checked"""
+BUSY_UNTIL_CALL = 8
+"""behind the first two calls before the samples"""
 LATE = 100
 """calls by which the checks before the samples are over"""
 FLOOD_PIECES = 512
@@ -30,6 +32,11 @@ def clock() -> float:
 def pass_time(seconds: float) -> None:
     global _now
     _now += seconds
+
+
+def seconds_of_call(call: int) -> float:
+    is_slow = trouble() == "slow" or (trouble() == "busy" and call <= BUSY_UNTIL_CALL)
+    return SECONDS_A_SLOW_CALL if is_slow else SECONDS_A_CALL
 
 
 def trouble() -> str:
