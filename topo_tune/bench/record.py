@@ -122,8 +122,8 @@ class RecordedLaunches:
 def conditions_of(inventory: Inventory, plan: BenchPlan, *further: BenchPlan) -> dict[str, str]:
     """What a launch is measured under besides its own setting: name to SHA-256 of each part.
 
-    `further`: plans that differ from the first in their collective, and in what comes with it. Notes say something about numbers and limits of
-    time end what gives none, so both may differ in one file.
+    `further`: plans that differ from the first in their collective, and in what comes with it. Notes say something
+    about numbers and limits of time end what gives none, so both may differ in one file.
     """
     parts: dict[str, Any] = {
         "nodes": inventory.nodes(),
