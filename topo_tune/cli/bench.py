@@ -59,7 +59,8 @@ def bench(
         ),
     ] = "world",
     in_place: Annotated[
-        bool | None, typer.Option("--in-place/--out-of-place", help="Where the result goes; else in place.")
+        bool | None,
+        typer.Option("--in-place/--out-of-place", help="Where the result goes; else in place if it can."),
     ] = None,
     sizes: Annotated[
         str | None,
@@ -116,7 +117,7 @@ def bench(
     import msgspec
 
     from topo_tune.bench.plan import plan_bench
-    from topo_tune.cli.console import print_json, print_lines
+    from topo_tune.cli.console import columns, print_json, print_lines
     from topo_tune.cli.progress import Reporter
     from topo_tune.inventory.read import read_inventory
     from topo_tune.pipeline import benching, journey
@@ -169,22 +170,23 @@ def bench(
                 reporter.say("what was measured is kept: the same command goes on from there")
             raise
     usual = (plans[0].collective, plans[0].dtype)
-    if record is not None and topology is not None:
-        added = benching.record_surface(record, made, inventory, topology, plans[0].dtype)
-        reporter.say(f"{added} of {len(made)} launches were added to {record}")
-    lines = [*launches_report(made, *usual), ""]
+    lines = [*launches_report(made, *usual, columns(to_stderr=json)), ""]
     if compared := comparisons_report(made):
         lines += [*compared, ""]
     lines += [f"# note: {note}" for note in (*notes, *_notes_of(made))]
     if plot:
         lines += ["", *busbw_plot(made, *usual), ""]
-    if html is not None:
-        write_whole(html, busbw_page(made, *usual, title=inventory.name, notes=notes).encode())
     told = _told(limit, exclude, ignore, despite_findings)
     lines += _again(made, str(cluster_config), plans[0].sizes_bytes, told)
     print_lines(lines, to_stderr=json)
     if json:
         print_json(made)
+    # Behind the tables: where one of these files cannot be written, what was measured has been seen.
+    if record is not None and topology is not None:
+        added = benching.record_surface(record, made, inventory, topology, plans[0].dtype)
+        reporter.say(f"{added} of {len(made)} launches were added to {record}")
+    if html is not None:
+        write_whole(html, busbw_page(made, *usual, title=inventory.name, notes=notes).encode())
     return EXIT_DONE if any(launch.is_usable for launch in made) else EXIT_ENVIRONMENT
 
 

@@ -6,6 +6,7 @@ A reader that goes away (`| head`) ends the output, never the command: a rollout
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
@@ -30,6 +31,12 @@ def show(parts: Iterable[RenderableType], *, to_stderr: bool = False) -> None:
             console.print(part)
     # Tables are padded to their width; nobody wants those spaces in a file.
     write("\n".join(line.rstrip() for line in capture.get().split("\n")), stream)
+
+
+def columns(*, to_stderr: bool = False) -> int | None:
+    """How wide the terminal is; None where it is none, and lines may be of any length."""
+    stream = sys.stderr if to_stderr else sys.stdout
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def print_json(record: Any) -> None:

@@ -22,6 +22,8 @@ _HALF_UNITS = "     (us)  (GB/s)  (GB/s)       "
 _PLACES = f"{'#':<{len(_HEAD)}}{'out-of-place':^{len(_HALF)}}{'in-place':^{len(_HALF)}}"
 _SPREAD = "      min      P50      P99  over    launches  within between  mode"
 _SPREAD_UNITS = "     (us)     (us)     (us)                       (%)     (%)"
+_WIDTH = len(_HEAD + _HALF + _SPREAD + "  ")
+"""columns of a row with everything in it: `graph` and `eager` are longer than their title"""
 _OVERLAP = "#       size  collective     beside    slower   product     beside    slower  SM price"
 _OVERLAP_UNITS = "#        (B)        (us)       (us)       (%)      (us)       (us)       (%)       (%)"
 
@@ -41,14 +43,18 @@ class _Group(NamedTuple):
     layout: Layout
 
 
-def launches_report(launches: Sequence[Launch], collective: str, dtype: str) -> list[str]:
+def launches_report(
+    launches: Sequence[Launch], collective: str, dtype: str, columns: int | None = None
+) -> list[str]:
     """One table for each setting and collective, in the order of first appearance; failed launches have their reason.
 
     `collective`, `dtype`: of launches that do not say. time is the median over launches of each launch's median; min,
     P50 and P99 are over all calls that were timed one by one (`call`), or else over all samples (`sample`), the
     slowest rank's each; within is the median over launches of the coefficient of variation of a launch's samples,
-    between that of the launches' medians. Plain text, no markup.
+    between that of the launches' medians. `columns`: of the terminal; where a row would not fit, its spread stands in
+    comments below the table. Plain text, no markup.
     """
+    is_narrow = columns is not None and columns < _WIDTH
     groups: dict[_Group, list[Launch]] = defaultdict(list)
     for launch in launches:
         # A launch that failed early says `all_reduce` by itself only where the caller says so too.
@@ -56,7 +62,7 @@ def launches_report(launches: Sequence[Launch], collective: str, dtype: str) -> 
         groups[_Group(launch.env, own, launch.dtype or dtype, launch.layout)].append(launch)
     lines: list[str] = []
     for group, found in groups.items():
-        lines += ["", *_tables(group, found)]
+        lines += ["", *_tables(group, found, is_narrow=is_narrow)]
     return [visible(line).rstrip() for line in lines[1:]]
 
 
@@ -81,11 +87,11 @@ def communicator_ranks(launch: Launch) -> int:
     return launch.communicator_ranks or launch.ranks
 
 
-def _tables(group: _Group, launches: list[Launch]) -> list[str]:
+def _tables(group: _Group, launches: list[Launch], *, is_narrow: bool) -> list[str]:
     shown = [launch for launch in launches if is_shown(launch)]
     lines = [f"# {group.env}", f"# {_what(group, launches, shown)}"]
     if shown:
-        lines += _table(group, shown)
+        lines += _table(group, shown, is_narrow=is_narrow)
         lines += _overlaps(shown)
     return lines + _failures(launches)
 
@@ -112,25 +118,27 @@ def _source(backend: BackendName) -> str:
 # --- the table ---
 
 
-def _table(group: _Group, launches: list[Launch]) -> list[str]:
+def _table(group: _Group, launches: list[Launch], *, is_narrow: bool) -> list[str]:
     halves = [
         half
         for half in ([x for x in launches if not x.in_place], [x for x in launches if x.in_place])
         if half
     ]
     sizes = sorted({result.size_bytes for launch in launches for result in launch.results})
-    if len(halves) == 1:
+    has_room = len(halves) == 1 and not is_narrow
+    if has_room:
         lines = [_HEAD + _HALF + _SPREAD, _HEAD_UNITS + _HALF_UNITS + _SPREAD_UNITS]
     else:
-        lines = [_PLACES, _HEAD + _HALF * 2, _HEAD_UNITS + _HALF_UNITS * 2]
+        lines = [_PLACES] if len(halves) > 1 else []
+        lines += [_HEAD + _HALF * len(halves), _HEAD_UNITS + _HALF_UNITS * len(halves)]
     for size in sizes:
         found = [shown_results(half, size) for half in halves]
         if any(found):
             row = _head(group, size, communicator_ranks(launches[0])) + "".join(
                 _half(group, size, results, communicator_ranks(launches[0])) for results in found
             )
-            lines.append(row + _spread(found[0]) if len(halves) == 1 else row)
-    if len(halves) > 1:
+            lines.append(row + _spread(found[0]) if has_room else row)
+    if not has_room:
         lines += _spreads(halves, sizes)
     return lines + [line for half in halves for line in _cut_off(half, sizes, is_alone=len(halves) == 1)]
 
@@ -168,13 +176,16 @@ def _spread(results: list[SizeResult]) -> str:
 
 
 def _spreads(halves: list[list[Launch]], sizes: list[int]) -> list[str]:
-    """The columns for which a row of two halves has no room, as comments below it."""
-    lines = ["#       size         place" + _SPREAD, "#        (B)              " + _SPREAD_UNITS]
+    """The columns for which a row has no room, as comments below the table."""
+    is_alone = len(halves) == 1
+    title, units = ("", "") if is_alone else ("         place", "              ")
+    lines = [f"#       size{title}{_SPREAD}", f"#        (B){units}{_SPREAD_UNITS}"]
     for size in sizes:
         for half in halves:
             results = shown_results(half, size)
             if results:
-                lines.append(f"#{size:11d}{_place(half[0]):>14}" + _spread(results))
+                place = "" if is_alone else f"{_place(half[0]):>14}"
+                lines.append(f"#{size:11d}{place}" + _spread(results))
     return lines
 
 

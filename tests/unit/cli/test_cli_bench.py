@@ -113,3 +113,16 @@ def test_settings_that_share_processes_are_in_the_record(
     launches = json.loads(capsys.readouterr().out)
     assert [launch["index"] for launch in launches] == [0, 1, 2, 3]
     assert [bool(launch["env"]["settings"]) for launch in launches] == [False, True, True, False]
+
+
+def test_a_page_that_cannot_be_written_takes_no_table_along(
+    cluster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+
+    status = run(["bench", "-c", cluster, "-n", "1", "--html", str(tmp_path / "file" / "page.html")])
+
+    told = capsys.readouterr()
+    assert status != 0
+    assert "cannot write" in told.err
+    assert "# all_reduce, 2 ranks" in told.out

@@ -175,6 +175,16 @@ def test_what_was_measured_at_both_places_has_both_halves() -> None:
     ]
 
 
+def test_in_a_narrow_terminal_the_spread_stands_below_the_table() -> None:
+    launches = (launch(0, result(8192, 40, 41, 42)),)
+
+    narrow = launches_report(launches, "all_reduce", "bfloat16", columns=100)
+
+    assert read_back(narrow) == read_back(launches_report(launches, "all_reduce", "bfloat16", columns=160))
+    assert max(map(len, narrow)) <= 84
+    assert narrow[-1].split()[:5] == ["#", "8192", "40.00", "41.00", "42.00"]
+
+
 def test_settings_collectives_and_layouts_have_tables_of_their_own() -> None:
     launches = (
         launch(0, result(8192, 50)),
