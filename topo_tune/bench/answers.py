@@ -97,7 +97,8 @@ def not_in_force(
                 has = f"it has {found[name]}" if name in found else "it is not set there"
                 wrong.setdefault(f"{name}={value} did not reach {{}}: {has}", []).append(answer["rank"])
         for name, value in gone.items():
-            if found.get(name) == value:
+            # Where the processes had the same by themselves, as from a file, it is rightly back.
+            if found.get(name) == value and answer.get("back", {}).get(name) != value:
                 told = f"{name}={value} of an earlier setting is still in force on {{}}"
                 wrong.setdefault(told, []).append(answer["rank"])
     return next((text.replace("{}", _ranks(ranks)) for text, ranks in wrong.items()), None)

@@ -10,7 +10,7 @@ group and says so; the next trial starts clean.
     -> {"op": "port"}                       <- {"event": "port", "port"}
     -> {"op": "trial", "id", "env", "variants": [{"env", "config", "slowest_seconds"}], "master", "world_size",
         "first_rank", "local_ranks", "ranks_per_node", "as_nodes", "node", "probe", "plan"}
-    <- {"event": "variant", "id", "index", "ranks": [{"rank", "results", "setup", "in_force", "log", "error"}]}
+    <- {"event": "variant", "id", "index", "ranks": [{"rank", "results", "setup", "in_force", "back", "log", "error"}]}
     <- {"event": "result", "id", "ok", "error", "ranks", "variants_done"}
     -> {"op": "abort", "id"}                <- the result, with an error
     -> {"op": "resolve", "env"}             <- {"event": "resolved", "settings": {name: [value, where]}}

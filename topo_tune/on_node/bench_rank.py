@@ -111,10 +111,13 @@ class NcclLog:
         """The lines since the last look that prove settings and choices, without their prefix."""
         if not os.path.exists(self._path):
             return []
-        with open(self._path, errors="replace") as file:
+        with open(self._path, "rb") as file:
             file.seek(self._read)
-            text = file.read()
-            self._read = file.tell()
+            data = file.read()
+        # NCCL's threads go on writing: a line that is cut off is read whole the next time.
+        data = data[: data.rfind(b"\n") + 1]
+        self._read += len(data)
+        text = data.decode("utf-8", "replace")
         found = [line.split("NCCL INFO ", 1)[-1] for line in text.splitlines() if _LOG_LINES.search(line)]
         return found[:PROBE_LOG_LINES]
 
@@ -201,6 +204,7 @@ class Measurement:
             limits = variant.get("slowest_seconds", self.plan.get("slowest_seconds"))
             self.limits = {int(size): float(seconds) for size, seconds in limits or ()}
             environment.apply(variant.get("env") or {})
+            answer["back"] = dict(environment.back)
             self._connect(variant, answer)
             if self.variant == 0:
                 answer["setup"]["context"] = context_seconds

@@ -24,12 +24,16 @@ class VariantEnvironment:
         self._own = dict(os.environ)
         self._own.update({name: value for name, (value, _) in nccl_conf.resolve(self._own).items()})
         self._added: Mapping[str, str] = {}
+        self.back: Dict[str, str] = {}
+        """what variants replaced and the process has by itself: in force again, and no variant's left-over"""
 
     def apply(self, variables: Mapping[str, str]) -> None:
         """Have exactly these besides the process's own; those of the variant before are gone."""
         for name in self._added:
             if name in self._own:
                 os.environ[name] = self._own[name]
+                if name not in nccl_conf.SECRETS:
+                    self.back[name] = self._own[name]
             else:
                 os.environ.pop(name, None)
         os.environ.update(variables)

@@ -135,6 +135,12 @@ def test_what_a_file_says_in_place_of_it_is_not() -> None:
     assert in_force({"NCCL_ALGO": "Ring"}, gone={"NCCL_ALGO": "Tree"}) is None
 
 
+def test_what_the_processes_have_by_themselves_is_no_left_over() -> None:
+    has = {"rank": 0, "in_force": {"NCCL_ALGO": "Tree"}, "back": {"NCCL_ALGO": "Tree"}}
+
+    assert not_in_force([has], {}, configured={}, gone={"NCCL_ALGO": "Tree"}) is None
+
+
 def test_a_secret_is_told_by_nobody() -> None:
     has = {"NCCL_PSK": NOT_KEPT}
 

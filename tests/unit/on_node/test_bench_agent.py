@@ -108,6 +108,18 @@ def test_a_log_that_grows_is_told_piece_by_piece(tmp_path: Path) -> None:
     assert (before, first, told.news()) == ([], ["NCCL WARN one"], ["NCCL WARN two"])
 
 
+def test_a_line_that_is_still_being_written_is_read_whole_the_next_time(tmp_path: Path) -> None:
+    log = tmp_path / "nccl.log"
+    told = log_at(log)
+
+    log.write_text("NCCL WARN one\nNCCL WA")
+    first = told.news()
+    with log.open("a") as file:
+        file.write("RN two\n")
+
+    assert (first, told.news(), told.news()) == (["NCCL WARN one"], ["NCCL WARN two"], [])
+
+
 # -- the rest
 
 

@@ -49,6 +49,15 @@ def test_a_line_of_nccls_file_is_back_behind_a_variant_as_if_nccl_had_put_it_the
     assert settings_in_force()["NCCL_ALGO"] == "tree"
 
 
+def test_what_the_process_has_by_itself_is_told_apart_from_what_is_left_over() -> None:
+    environment = VariantEnvironment()
+
+    environment.apply({"NCCL_PROTO": "LL", "NCCL_ALGO": "tree", "NCCL_MIN_CTAS": "4"})
+    environment.apply({})
+
+    assert environment.back == {"NCCL_PROTO": "LL", "NCCL_ALGO": "tree"}
+
+
 def test_what_a_library_puts_into_the_environment_is_seen() -> None:
     ctypes.CDLL(None).setenv(b"NCCL_MIN_CTAS", b"7", 1)
 
