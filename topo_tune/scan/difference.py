@@ -129,7 +129,7 @@ def _only_in(said: _Said, other: _Said, left_out: set[str]) -> tuple[Finding, ..
 def _changes(old: NodeScan, new: NodeScan) -> Iterator[tuple[str, str | None, str | None]]:
     if old == new:
         return
-    before, after = (dict(_facts("", _compared(node))) for node in (old, new))
+    before, after = (dict(_facts("", _compared(*pair))) for pair in ((old, new), (new, old)))
     before_alone, after_alone = _members_alone(before, after), _members_alone(after, before)
     told = set()
     for fact in dict.fromkeys((*before, *after)):
@@ -143,8 +143,14 @@ def _changes(old: NodeScan, new: NodeScan) -> Iterator[tuple[str, str | None, st
             yield member, _whole(member, before, before_alone), _whole(member, after, after_alone)
 
 
-def _compared(node: NodeScan) -> dict[str, Any]:
+def _compared(node: NodeScan, other: NodeScan) -> dict[str, Any]:
     facts: dict[str, Any] = msgspec.to_builtins(node)
+    if node.matrix is not None:
+        devices = (*node.matrix.gpus, *node.matrix.nics)
+        facts["matrix"] |= {"links": dict(zip(devices, node.matrix.links, strict=False))}
+        if other.matrix is None:
+            # Row by row it would bury what else differs.
+            facts["matrix"] = f"{len(node.matrix.gpus)} GPUs, {len(node.matrix.nics)} NICs"
     return {name: value for name, value in facts.items() if name not in _NO_FACTS}
 
 

@@ -9,6 +9,7 @@ from scans import gpu, node_scan, scan_of
 
 from topo_tune.records.finding import Finding, Severity
 from topo_tune.records.hardware import GpuHealth, Host, PcieLink
+from topo_tune.records.matrix import TopologyMatrix
 from topo_tune.records.scan import Absent, NcclFile, NcclFileSetting
 from topo_tune.report.scan_difference import difference_report, readable
 from topo_tune.scan.difference import Change, difference
@@ -49,6 +50,19 @@ def test_a_gpu_that_is_gone_is_one_change() -> None:
     assert (change.fact, change.after) == ("gpus[1]", None)
     assert change.before is not None
     assert change.before.startswith("1, NVIDIA H100 80GB HBM3, GPU-1, 0000:19:00.0")
+
+
+def test_a_matrix_on_one_side_is_one_change_and_a_row_has_its_devices_name() -> None:
+    def joined(word: str) -> TopologyMatrix:
+        links = (("X", word), (word, "X"))
+        return TopologyMatrix(("GPU0", "GPU1"), (), links, (None, None), (None, None))
+
+    without, usual, odd = (
+        scan_of(node_scan(matrix=matrix)) for matrix in (None, joined("NV18"), joined("NV17"))
+    )
+
+    assert difference(without, usual).changes == (Change("matrix", None, "2 GPUs, 0 NICs", ("gpu001",)),)
+    assert difference(usual, odd).changes[0] == Change("matrix.links.GPU0", "X NV18", "X NV17", ("gpu001",))
 
 
 def test_what_nobody_could_see_is_no_fact() -> None:
