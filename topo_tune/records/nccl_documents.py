@@ -227,6 +227,8 @@ class CauseKind(enum.Enum):
     RDMA_TRANSPORT = "RDMA transport error"
     OUT_OF_MEMORY = "out of GPU memory"
     MEMLOCK = "locked memory too small"
+    OPEN_FILES = "too many open files"
+    GPU_MEMORY = "a memory or NVLink error of a GPU"
     CUDA = "CUDA error"
     VERSION_MISMATCH = "ranks use different NCCL versions"
     MISMATCH = "ranks disagree about what they exchange"

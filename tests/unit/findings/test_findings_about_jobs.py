@@ -310,6 +310,15 @@ def test_a_job_that_looked_for_rdma_in_vain_is_a_warning_by_its_log_alone() -> N
     assert none_found.evidence[1] == "job.log: `NET/IB : No device found`"
 
 
+def test_where_the_plugin_of_aws_gave_up_its_own_devices_are_to_be_looked_for() -> None:
+    (finding,) = over_tcp(
+        finds_no_rdma=True, failed_plugins=("net plugin aws-ofi-nccl: initialization failed",)
+    )
+
+    assert "fi_info -p efa" in finding.fix[0]
+    assert not any("ibv_devinfo" in line for line in finding.fix)
+
+
 def test_a_job_that_has_nothing_but_ethernet_did_not_fall_back() -> None:
     ethernet = node_scan(nics=(Nic("eth0", "ethernet", True, 100.0, 0, "mlx5_core"),))
 

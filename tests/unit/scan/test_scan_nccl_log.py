@@ -221,6 +221,8 @@ FAILURES = {
     "Call to ibv_reg_mr_iova2 failed with error Bad address": (CauseKind.RDMA_TRANSPORT, "nvidia_peermem"),
     "Call to ibv_reg_mr failed with error Cannot allocate memory": (CauseKind.MEMLOCK, "ulimit -l"),
     "Call to ibv_create_qp failed with error Unknown error -12": (CauseKind.MEMLOCK, "LimitMEMLOCK"),
+    "Call to accept failed: Too many open files": (CauseKind.OPEN_FILES, "ulimit -n"),
+    "Cuda failure 'uncorrectable ECC error encountered'": (CauseKind.GPU_MEMORY, "ROW_REMAPPER"),
     "Cuda failure 2 'out of memory'": (CauseKind.OUT_OF_MEMORY, "NCCL_BUFFSIZE"),
     "Cuda failure 'out of memory'": (CauseKind.OUT_OF_MEMORY, "cache"),
     "Cuda failure 802 'system not yet initialized'": (CauseKind.CUDA, "nvidia-fabricmanager"),
@@ -556,6 +558,14 @@ def test_a_plugin_that_declines_is_not_loaded_either() -> None:
 
     assert log.failed_plugins == ("net plugin aws-ofi-nccl: initialization failed",)
     assert log.cause is None
+
+
+def test_a_plugin_without_a_provider_has_given_up_and_one_without_gpudirect_has_not() -> None:
+    alone = said("NET/OFI Could not find any optimal provider", place="get_ofi_provider():312")
+    without = said("NET/OFI Could not find any optimal provider supporting GPUDirect RDMA", place="f():1")
+
+    assert alone.failed_plugins == ("net plugin aws-ofi-nccl: could not find any optimal provider",)
+    assert without.failed_plugins == ()
 
 
 def test_two_versions_in_one_log_are_both_named() -> None:

@@ -39,6 +39,15 @@ def _asked_for_sockets(log: NcclLog) -> bool:
     return value_of(log, "NCCL_NET") == "Socket" or value_of(log, "NCCL_IB_DISABLE") == "1"
 
 
+_FIX_OF_EFA = (
+    "`fi_info -p efa` inside the job's container must list the devices: `/dev/infiniband` must be there and EFA's "
+    "libfabric installed",
+    "run once with `NCCL_DEBUG=INFO` and read the lines of NET/OFI: the first warning says why the plugin gave up",
+    '`NCCL_NET="AWS Libfabric"` turns the silent fall-back into an error',
+)
+"""Where the plugin of AWS was tried and gave up: its devices are none that NCCL's own RDMA transport could use."""
+
+
 def _fell_back(scan: Scan) -> Iterator[Sighting]:
     for document, log in logs(scan):
         devices = _unused_devices(scan, document, log)
@@ -60,7 +69,8 @@ def _missed_devices(scan: Scan) -> Iterator[Sighting]:
         if sign is not None:
             what = "a job over several nodes used TCP sockets since NCCL found no RDMA device that it may use"
             evidence = (f"{document.file}: `Using network Socket`, {log.ranks or '?'} ranks", sign)
-            yield Sighting(what, document.node, evidence, severity=Severity.WARNING)
+            fix = _FIX_OF_EFA if any("aws-ofi-nccl" in plugin for plugin in log.failed_plugins) else None
+            yield Sighting(what, document.node, evidence, fix=fix, severity=Severity.WARNING)
 
 
 def _sign_of_missing_rdma(scan: Scan, document: Document, log: NcclLog) -> str | None:

@@ -335,6 +335,22 @@ _RULES: tuple[tuple[CauseKind, int, str, str, bool], ...] = (
         True,
     ),
     (
+        CauseKind.OPEN_FILES,
+        _ROOT,
+        r"Too many open files",
+        "NCCL needs some file handles for each pair of ranks: raise `ulimit -n` inside the job to 1048576;"
+        " `--ulimit nofile=1048576` for Docker, `LimitNOFILE=` for slurmd and containerd",
+        True,
+    ),
+    (
+        CauseKind.GPU_MEMORY,
+        _ROOT,
+        r"uncorrectable (?:ECC|NVLink) error",
+        "a GPU is faulty: drain the node, look at `nvidia-smi -q -d ECC,ROW_REMAPPER`, `nvidia-smi nvlink -e` and"
+        " `dmesg | grep -i xid`, reset the GPU; if it comes back: `dcgmi diag -r 3`, then replace it",
+        True,
+    ),
+    (
         CauseKind.CUDA,
         _ROOT,
         r"system not yet initialized",
@@ -360,7 +376,7 @@ _RULES: tuple[tuple[CauseKind, int, str, str, bool], ...] = (
     (
         CauseKind.CUDA,
         _ROOT,
-        r"uncorrectable (?:ECC|NVLink) error|illegal memory access|unspecified launch failure|device-side assert",
+        r"illegal memory access|unspecified launch failure|device-side assert",
         "a kernel or the GPU itself failed, which NCCL only reports: look for Xid lines with `dmesg | grep -i xid` and"
         " run once with `CUDA_LAUNCH_BLOCKING=1` to find the kernel",
         True,

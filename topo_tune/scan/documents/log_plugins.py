@@ -29,7 +29,9 @@ _NOT_LOADED = re.compile(
     r"(?P<library>\S{0,200}\.so[\w.]{0,20}): (?P<reason>.{1,300})$"
 )
 _NO_SYMBOL = re.compile(r"Failed to find ncclCollNetPlugin|Failed to find nccl\w{1,20}Plugin_v\d{1,2} symbol")
-_GAVE_UP = re.compile(r"NET/OFI (aws-ofi-nccl) (initialization failed)")
+_GAVE_UP = re.compile(
+    r"NET/OFI (?:aws-ofi-nccl (initialization failed)|Could(?: not|n't) (find any optimal provider)\s*$)"
+)
 """A network plugin that was loaded and then declined: NCCL goes on with its own transports."""
 _DEFAULT = re.compile(r"lib[nr]ccl-(?:net|tuner|profiler|env|gin|rma)\.so(?:\.[\d.]{1,10})?$")
 
@@ -74,7 +76,8 @@ class Plugins:
             return
         declined = _GAVE_UP.match(text)
         if declined is not None:
-            self._failed[f"net plugin {declined.group(1)}: {declined.group(2)}"] = None
+            reason = declined[1] or f"could not {declined[2]}"
+            self._failed[f"net plugin aws-ofi-nccl: {reason}"] = None
             return
         broken = _NOT_LOADED.match(text)
         if broken is None or len(self._failed) >= _MOST:
