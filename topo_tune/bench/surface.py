@@ -50,6 +50,10 @@ class Recording(msgspec.Struct, frozen=True):
     measured: Measured = Measured()
     slower_than: dict[int, float] = {}
     """size in bytes to the seconds after which it was cut off"""
+    ranks: int | None = None
+    """None: as the facts of its surface say"""
+    communicator_ranks: int | None = None
+    """None: all of them"""
 
 
 class Surface(msgspec.Struct, frozen=True):
@@ -256,6 +260,8 @@ def _recording(row: SurfaceRow, head: SurfaceHead) -> Recording:
         slower_than={
             s.size_bytes: s.slower_than_us * MICROSECOND for s in row.samples if s.slower_than_us is not None
         },
+        ranks=row.ranks,
+        communicator_ranks=row.communicator_ranks,
     )
 
 
@@ -287,6 +293,8 @@ def _recording_of(launch: Launch, row: SurfaceRow) -> Recording:
         slower_than={
             r.size_bytes: r.slower_than_seconds for r in launch.results if r.slower_than_seconds is not None
         },
+        ranks=launch.ranks or None,
+        communicator_ranks=launch.communicator_ranks,
     )
 
 

@@ -296,3 +296,15 @@ def test_a_launch_says_what_it_replays() -> None:
     launch = Site().measure()
 
     assert (launch.collective, launch.dtype, launch.in_place) == ("all_reduce", "bfloat16", True)
+
+
+def test_a_launch_has_the_ranks_that_were_recorded() -> None:
+    of_nodes = tuple(
+        msgspec.structs.replace(one, ranks=16, communicator_ranks=8) for one in SURFACE.recordings[DEFAULTS]
+    )
+    surface = msgspec.structs.replace(SURFACE, recordings={**SURFACE.recordings, DEFAULTS: of_nodes})
+
+    launch, usual = Site(surface).measure(), Site().measure()
+
+    assert (launch.ranks, launch.communicator_ranks) == (16, 8)
+    assert (usual.ranks, usual.communicator_ranks) == (2, None)

@@ -404,3 +404,12 @@ def test_every_field_of_the_format_stands_on_its_page(kind: type[Any]) -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "surface-format.md").read_text()
 
     assert [field for field in kind.__struct_fields__ if f"`{field}`" not in page] == []
+
+
+def test_ranks_of_a_communicator_are_read_back(tmp_path: Path) -> None:
+    made = msgspec.structs.replace(launch(0, DEFAULTS, 1e-3), communicator_ranks=8)
+    append_to_surface(tmp_path / "own.jsonl", [made], FACTS)
+
+    (found,) = load_surface(str(tmp_path / "own.jsonl")).recordings[DEFAULTS]
+
+    assert (found.ranks, found.communicator_ranks) == (16, 8)

@@ -50,13 +50,14 @@ class ReplayBackend:
         started_at = utc_now()
         clock = time.monotonic()
         results, error, notes = self._draw(nodes, env, plan, index, purpose)
+        ranks, communicator_ranks = self._ranks(plan)
         return Launch(
             index=index,
             purpose=purpose,
             nodes=tuple(node.name for node in nodes),
             env=env,
             backend=BackendName.REPLAY,
-            ranks=int(self._surface.facts.get("ranks", 0)),
+            ranks=ranks,
             started_at=started_at,
             wall_seconds=round(time.monotonic() - clock, 3),
             results=results,
@@ -66,6 +67,7 @@ class ReplayBackend:
             dtype=plan.dtype,
             layout=plan.layout,
             in_place=plan.in_place,
+            communicator_ranks=communicator_ranks,
         )
 
     def measure_together(
@@ -119,6 +121,16 @@ class ReplayBackend:
     def close(self) -> None:
         """End the node processes."""
         self._pool.close()
+
+    def _ranks(self, plan: BenchPlan) -> tuple[int, int | None]:
+        """Ranks of what was recorded, and those of one communicator, on which bus bandwidth depends."""
+        usual = int(self._surface.facts.get("ranks", 0))
+        try:
+            defaults = recorded(self._surface, plan).recordings[DEFAULTS]
+        except InputError:
+            return usual, None
+        one = next((recording for recording in defaults if recording.error is None), defaults[0])
+        return one.ranks or usual, one.communicator_ranks
 
     def _in_force(self, nodes: tuple[Node, ...], env: NcclEnv) -> dict[str, dict[str, tuple[str, str]]]:
         return self._pool.attempt(lambda: self._ask_each(nodes, env))
