@@ -64,7 +64,12 @@ def recognise(text: str, path: str = "-") -> Format:
         return Format.SHELL
     if arguments > bare:
         return Format.ARGS
-    return Format.ENV_FILE if _ENV_FILE_NAMES.fullmatch(PurePath(path).name) else Format.CONF
+    return Format.ENV_FILE if is_env_file(path) else Format.CONF
+
+
+def is_env_file(path: str) -> bool:
+    """Whether a file of bare settings is one for containers, by its name: `.env`, `app.env`, `env.list`."""
+    return _ENV_FILE_NAMES.fullmatch(PurePath(path).name) is not None
 
 
 def read(text: str, format: Format, target: Target) -> Listing:

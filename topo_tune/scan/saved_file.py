@@ -14,9 +14,11 @@ from pathlib import Path
 import msgspec
 
 from topo_tune.errors import InputError
+from topo_tune.lint.formats import is_env_file
 from topo_tune.records.scan import Absent, Scan
 from topo_tune.scan.complaints import complaint
 from topo_tune.scan.facts.fact import SavedKind
+from topo_tune.scan.facts.nccl import job_settings, nccl_files
 from topo_tune.scan.facts.words import clipped, without_escapes
 from topo_tune.scan.node_labels import by_label, without_labels
 from topo_tune.scan.own_files import saved_scan
@@ -172,6 +174,8 @@ def _opened(text: str, name: str) -> SavedFile:
         if said is None:
             raise
         return SavedFile(name, notes=(said,))
+    if kind in nccl_files.KINDS and is_env_file(name):
+        (kind,) = job_settings.KINDS
     if kind not in (ANSWER, *STAY_WHOLE):
         parts = _parts(text, name)
         kinds = {output.kind.name for output in parts.outputs}

@@ -24,6 +24,7 @@ from topo_tune.records.cluster_documents import HostList
 from topo_tune.records.document import Document
 from topo_tune.records.envelope import save
 from topo_tune.records.finding import Finding, Severity
+from topo_tune.records.nccl_documents import JobSettings
 from topo_tune.records.provenance import Layer
 from topo_tune.records.run_folder import RunFolder
 from topo_tune.scan.from_files import scan_from
@@ -377,8 +378,20 @@ def test_files_of_a_job_alone_make_no_node(tmp_path: Path) -> None:
 
     assert found.nodes == ()
     assert [(d.file, d.kind) for d in found.documents] == [
-        ("job.sbatch", "settings of a job (shell, launcher options, YAML)")
+        ("job.sbatch", "settings of a job (shell, launcher options, YAML, env-file)")
     ]
+
+
+def test_an_env_file_by_its_name_is_a_jobs_and_no_configuration_of_the_node(tmp_path: Path) -> None:
+    (tmp_path / "app.env").write_text('NCCL_DEBUG="INFO"\n')
+    (tmp_path / "n1.conf").write_text('NCCL_DEBUG="INFO"\n')
+
+    found = scan_from(tmp_path)
+
+    assert [(d.file, d.body.format) for d in found.documents if isinstance(d.body, JobSettings)] == [
+        ("app.env", "env-file")
+    ]
+    assert [file.path for node in found.nodes for file in node.nccl_files] == ["n1.conf"]
 
 
 @pytest.mark.parametrize("name", ["n1/job.sh", "n1-job.sh"])

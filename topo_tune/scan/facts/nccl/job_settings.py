@@ -74,4 +74,6 @@ def _recognise(text: str) -> bool:
 # A name with `=`, or as `name: NCCL_X` / `NCCL_X:` of YAML: a text that only mentions a variable sets none.
 _SETS = re.compile(r"\bNCCL_[A-Z0-9_]{2,64}[\"']?[ \t]*[=:]|name:[ \t]*[\"']?NCCL_[A-Z0-9_]{2,64}")
 
-KINDS = (SavedKind("settings of a job (shell, launcher options, YAML)", _recognise, document=parse),)
+KINDS = (
+    SavedKind("settings of a job (shell, launcher options, YAML, env-file)", _recognise, document=parse),
+)
