@@ -117,6 +117,7 @@ class _Session:
                 "one launch of each setting shows no change of any size: nothing tells how launches differ"
             )
             return
+        told: dict[str, list[str]] = {}
         for plan in self._plans:
             recorded = [
                 value
@@ -125,7 +126,9 @@ class _Session:
             ]
             noise = launch_noise(recorded, expected_cv=_expected_cv(self._inventory))
             visible = visible_change(self._options.launches, noise, confidence=self._rule.confidences[-1])
-            self._watch.say(f"{plan.collective}: {visible.in_words()}")
+            told.setdefault(visible.in_words(), []).append(plan.collective)
+        for words, collectives in told.items():
+            self._watch.say(f"{', '.join(collectives)}: {words}")
 
     def run(self) -> tuple[Launch, ...]:
         """All blocks, or as many as are needed."""

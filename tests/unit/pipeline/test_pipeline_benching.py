@@ -185,6 +185,15 @@ def test_what_can_be_seen_is_said_before_anything_is_measured() -> None:
     assert "launches differ by 6.5%, from an expectation" in site.said[0]
 
 
+def test_what_is_the_same_of_all_collectives_is_said_once() -> None:
+    site = Site()
+
+    site.bench(RING, launches=4, plans=PLANS)
+
+    (said,) = [text for text in site.said if "show a change" in text]
+    assert said.startswith("all_reduce, all_gather: 4 blocks show")
+
+
 def test_what_is_on_file_tells_how_launches_differ(tmp_path: Path) -> None:
     site = Site(noisy(1.0))
     site.bench(RING, launches=6, output=tmp_path / "launches.jsonl")
