@@ -196,6 +196,20 @@ def test_an_uncorrected_error_of_a_disk_is_no_reason_not_to_measure() -> None:
     assert finding.severity is Severity.WARNING
 
 
+def test_a_device_with_an_xid_is_a_gpu_where_the_log_is_all_there_is() -> None:
+    known = log(LIMITED_GPU, "NVRM: Xid (PCI:0000:18:00): 43, pid=1, name=x, channel 0x8")
+
+    assert [finding.rule for finding in findings(known)] == ["pcie-bandwidth-limited", "gpu-xid"]
+    assert not findings(log(LIMITED_GPU))
+
+
+def test_a_hot_card_is_told_apart_from_a_hot_cable() -> None:
+    hot = log("mlx5_core 0000:1a:00.0: temp_warn:185:(pid 0): High temperature on sensors with bit set 0 1")
+    (finding,) = findings(hot)
+
+    assert finding.what == "a network card is too hot"
+
+
 def test_a_gpu_with_too_few_lanes_alarms_though_it_was_idle_at_boot() -> None:
     (finding,) = findings(log(LIMITED_GPU, gpus=(gpu(0),)))
 

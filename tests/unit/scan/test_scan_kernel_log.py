@@ -93,6 +93,12 @@ LINES: dict[str, Told] = {
         None,
         None,
     ),
+    "mlx5_core 0000:1a:00.0: temp_warn:185:(pid 0): High temperature on sensors with bit set 0x0 0x1": (
+        "nic",
+        "0000:1a:00.0",
+        None,
+        None,
+    ),
     "mlx5_core 0000:12:00.0: mlx5_pcie_event:299: Detected insufficient power on the PCIe slot (27W).": (
         "nic",
         "0000:12:00.0",

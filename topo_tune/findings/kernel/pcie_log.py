@@ -44,6 +44,9 @@ def _corrected(_: NodeScan, event: KernelEvent) -> Verdict | None:
 def _kind(node: NodeScan, event: KernelEvent) -> str:
     if any(gpu.pci_bus_id == event.device for gpu in node.gpus):
         return "gpu"
+    # Where the log is all there is: only a GPU has Xids.
+    if any(one.kind is KernelEventKind.XID and one.device == event.device for one in node.kernel_events):
+        return "gpu"
     if any(nic.pci_bus_id == event.device for nic in node.nics):
         return "nic"
     return next((device.kind for device in node.pci if device.address == event.device), "unknown")
@@ -68,6 +71,7 @@ _NIC_WORDS = (
     ("atal error", "a network card's firmware has stopped or is in trouble", Severity.ERROR),
     ("Will cause a leak", "a network card's firmware does not answer commands", Severity.ERROR),
     ("insufficient power", "a network card gets too little power from its slot", Severity.WARNING),
+    ("High temperature on sensors", "a network card is too hot", Severity.WARNING),
     ("High Temperature", "a network port's cable or transceiver is too hot", Severity.WARNING),
     ("Port module event[error]", "a network port's cable or transceiver is in trouble", Severity.WARNING),
     ("timed out", "a network interface's queue got stuck", Severity.WARNING),

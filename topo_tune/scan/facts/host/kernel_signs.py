@@ -99,6 +99,11 @@ SIGNS: tuple[Sign, ...] = (
     ),
     _sign(
         Kind.NIC,
+        "High temperature on sensors",
+        rf"{_NIC_DRIVER} (?P<device>{ADDRESS}): .{{0,80}}(?P<key>High temperature on sensors)",
+    ),
+    _sign(
+        Kind.NIC,
         "Port module event[error]",
         rf"{_NIC_DRIVER} (?P<device>{ADDRESS}): .{{0,80}}Port module event\[error\]: module \d{{1,3}},"
         r" (?P<key>[^\d]{1,80})",
