@@ -13,14 +13,12 @@ from topo_tune.scan.facts.fact import Command, Fact, Gathered, SavedKind, with_a
 from topo_tune.scan.facts.gpus import smi_errors, smi_sections, smi_table
 from topo_tune.scan.facts.gpus.known_gpus import with_gpus, with_health
 from topo_tune.scan.facts.gpus.nvidia_gpus import pci_bus_id
+from topo_tune.scan.facts.gpus.query_health import GT_PER_S
 from topo_tune.scan.facts.gpus.smi_sections import Section
 from topo_tune.scan.facts.job_output import is_of_a_job
 from topo_tune.scan.facts.words import said, whole_number
 
 COMMAND = ("nvidia-smi", "-q")
-
-GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
-"""Generation of PCI Express to transfers of each lane (10^9 a second), by PCI-SIG's base specifications."""
 
 _MIB = 1 << 20
 _NO_DOMAIN = "00000000-0000-0000-0000-000000000000"

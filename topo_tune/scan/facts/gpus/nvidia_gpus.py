@@ -9,8 +9,11 @@ import re
 import msgspec
 
 from topo_tune.errors import InputError
+from topo_tune.records.hardware import GpuHealth
 from topo_tune.records.scan import Gpu, NodeScan
 from topo_tune.scan.facts.fact import SavedKind, matches, with_absent
+from topo_tune.scan.facts.gpus import query_health
+from topo_tune.scan.facts.gpus.known_gpus import with_health
 from topo_tune.scan.facts.words import clipped, said, whole_number, without_escapes
 
 FIELDS = ("index", "name", "uuid", "pci.bus_id", "memory.total", "driver_version", "compute_cap")
@@ -26,6 +29,8 @@ class Gpus(msgspec.Struct, frozen=True):
     driver: str | None
     cuda_driver: str | None = None
     problems: tuple[str, ...] = ()
+    health: tuple[GpuHealth, ...] = ()
+    """of those GPUs of which further columns tell it"""
 
 
 def parse(text: str, *, file: str | None = None) -> Gpus:
@@ -37,6 +42,7 @@ def parse(text: str, *, file: str | None = None) -> Gpus:
     problems: list[str] = []
     gpus: list[Gpu] = []
     drivers: list[str | None] = []
+    states: list[GpuHealth] = []
     for number, cells in _lines(text):
         if cells[0] == "index":
             fields = tuple(cell.split(" [")[0] for cell in cells)
@@ -50,6 +56,8 @@ def parse(text: str, *, file: str | None = None) -> Gpus:
             problems.append(f"line {number}: `{clipped(', '.join(cells))}` is not about a GPU")
             continue
         gpus.append(_gpu(index, name, row))
+        state = query_health.health(gpus[-1], row)
+        states += [state] if state is not None else []
         drivers.append(said(row.get("driver_version")))
     if not gpus:
         first = next((", ".join(cells) for _, cells in _lines(text)), "nothing")
@@ -59,7 +67,7 @@ def parse(text: str, *, file: str | None = None) -> Gpus:
             hint="`nvidia-smi --query-gpu=index,name,uuid,pci.bus_id,memory.total,driver_version,compute_cap"
             " --format=csv` writes them",
         )
-    return Gpus(tuple(gpus), drivers[0], problems=tuple(problems))
+    return Gpus(tuple(gpus), drivers[0], problems=tuple(problems), health=tuple(states))
 
 
 def parse_heading(text: str) -> str | None:
@@ -106,6 +114,7 @@ def _tell(scan: NodeScan, text: str, file: str) -> NodeScan:
     found = parse(text, file=file)
     for problem in found.problems:
         scan = with_absent(scan, file, problem)
+    scan = with_health(scan, found.health)
     if scan.gpus:
         # NVML, or an earlier file, told the same and more
         return msgspec.structs.replace(scan, driver=scan.driver or found.driver)
