@@ -65,5 +65,6 @@ def _failure(text: str) -> str | None:
     for pattern, words in _FAILURES:
         found = pattern.search(text[:2000])
         if found is not None:
-            return clipped(words.format(found.group(1)), 200)
+            # nccl-tests puts the last error of NCCL behind a stroke, and often there is none.
+            return clipped(words.format(found.group(1).rstrip(" /")), 200)
     return None

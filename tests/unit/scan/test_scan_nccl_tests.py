@@ -214,6 +214,7 @@ def test_a_launch_that_failed_has_no_run_and_a_cause() -> None:
             "node: Test NCCL failure common.cu:958 'internal error - please report'",
             "internal error - please report",
         ),
+        ("n: Test NCCL failure common.cu:1005 'unhandled system error / '", "unhandled system error"),
         ("n: Test CUDA failure common.cu:941 'system not yet initialized'", "system not yet initialized"),
         (
             "Invalid number of GPUs: 8 requested but only 1 were found.\nall_reduce_perf",
