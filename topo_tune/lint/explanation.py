@@ -11,6 +11,8 @@ from topo_tune.lint.owners import DEBUGGING_ONLY, FRAMEWORK_NAMES, PYTORCH_OLD_N
 from topo_tune.records.catalogue import Variable, catalogue, misnomer_of, other_live_names
 
 _PREFIX = "NCCL_"
+_OF_OTHERS = ("CUDA_", "FI_", "LD_", "OMPI_", "OMP_", "PYTORCH_", "UCC_", "UCX_")
+"""How names begin that belong to what runs beside NCCL: nobody left out an `NCCL_` there."""
 
 
 class Kind(enum.Enum):
@@ -75,7 +77,9 @@ def _in_full(name: str) -> str:
     upper = name.strip().upper()
     if upper in catalogue() or upper.startswith((_PREFIX, "TORCH_", "OFI_")):
         return upper
-    return _PREFIX + upper if upper else upper
+    in_full = _PREFIX + upper
+    is_of_others = upper.startswith(_OF_OTHERS) and in_full not in {*catalogue(), *other_live_names()}
+    return in_full if upper and not is_of_others else upper
 
 
 def _not_nccl(name: str) -> Explanation:

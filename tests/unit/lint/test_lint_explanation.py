@@ -36,6 +36,13 @@ def test_a_name_is_told_apart(name: str, kind: Kind, use: str | None) -> None:
     assert (found.kind, found.use) == (kind, use)
 
 
+@pytest.mark.parametrize("name", ["FI_PROVIDER", "ucx_tls", "CUDA_VISIBLE_DEVICES"])
+def test_a_name_of_another_library_stays_as_it_is(name: str) -> None:
+    found = explain(name)
+
+    assert (found.name, found.kind) == (name.upper(), Kind.UNKNOWN)
+
+
 def test_every_name_of_the_catalogue_is_explained() -> None:
     assert {explain(name).kind for name in catalogue()} == {Kind.VARIABLE}
     assert {explain(name).kind for name in other_live_names()} == {Kind.UNDESCRIBED}
