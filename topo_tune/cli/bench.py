@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topo_tune.cli import options
-from topo_tune.errors import EXIT_DONE, EXIT_ENVIRONMENT, InputError, did_you_mean
+from topo_tune.errors import EXIT_ANSWER_IS_NO, EXIT_DONE, EXIT_ENVIRONMENT, InputError, did_you_mean
 
 if TYPE_CHECKING:
     from topo_tune.records.bench import Collective, Launch, Layout
@@ -116,6 +116,7 @@ def bench(
     """Measure the default and any given settings, block by block."""
     import msgspec
 
+    from topo_tune.bench.answers import was_wrong
     from topo_tune.bench.plan import plan_bench
     from topo_tune.cli.console import columns, print_json, print_lines
     from topo_tune.cli.progress import Reporter
@@ -187,6 +188,8 @@ def bench(
         reporter.say(f"{added} of {len(made)} launches were added to {record}")
     if html is not None:
         write_whole(html, busbw_page(made, *usual, title=inventory.name, notes=notes).encode())
+    if any(was_wrong(launch) for launch in made):
+        return EXIT_ANSWER_IS_NO
     return EXIT_DONE if any(launch.is_usable for launch in made) else EXIT_ENVIRONMENT
 
 

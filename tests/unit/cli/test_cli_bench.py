@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from topo_tune.cli.app import run
@@ -126,3 +128,22 @@ def test_a_page_that_cannot_be_written_takes_no_table_along(
     assert status != 0
     assert "cannot write" in told.err
     assert "# all_reduce, 2 ranks" in told.out
+
+
+def test_a_wrong_result_makes_the_answer_a_no(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other settings may have been measured well: a pipeline must see that one computes wrongly."""
+    from topo_tune.bench.backends.replay import ReplayBackend
+
+    measure = ReplayBackend.measure
+
+    def wrong_at_two_threads(self: ReplayBackend, *given: Any, **named: Any) -> Any:
+        launch = measure(self, *given, **named)
+        if not launch.env.settings:
+            return launch
+        results = tuple(msgspec.structs.replace(result, is_correct=False) for result in launch.results)
+        return msgspec.structs.replace(launch, results=results, error="wrong all_reduce at 8K on rank 1")
+
+    monkeypatch.setattr(ReplayBackend, "measure", wrong_at_two_threads)
+
+    assert run(["bench", "-c", cluster, "-n", "2", "--set", "NCCL_SOCKET_NTHREADS=2"]) == 1
+    assert run(["bench", "-c", cluster, "-n", "2"]) == 0
