@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -23,6 +24,12 @@ from topo_tune.on_node.marks import AT
 Json = Dict[str, Any]
 
 LOG_TAIL_BYTES = 4096
+_LOST_PEER = re.compile(
+    r"connection (?:was )?(?:reset|closed|refused)|broken pipe|remote|peer", re.IGNORECASE
+)
+"""what a rank tells when another has gone"""
+PEER_SECONDS = 1.0
+"""how long a rank that lost its peer is asked to wait for the news of that peer's end"""
 KILL_SECONDS = 10.0
 """how long the kernel may take to end a killed rank: tearing a CUDA context down takes up to some seconds"""
 
@@ -78,8 +85,9 @@ class Trial:
                 self.fail(self._how_rank_ended(rank))
         for rank in self.ranks:
             # At once: the others may wait for this rank until the deadline.
-            if rank.error is not None:
-                self.fail(rank.error)
+            if rank.error is not None and self.error is None:
+                dead = self._dead_rank() if _LOST_PEER.search(rank.error) else None
+                self.fail(rank.error if dead is None else self._how_rank_ended(dead))
 
     def events(self) -> List[Json]:
         """What there is to tell: each variant once all ranks have answered it; at the end the result, once."""
@@ -211,6 +219,25 @@ class Trial:
                 rank.log.drain()
                 found.append("rank %d: %s" % (rank.number, rank.log.mark))
         return ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
+
+    def _dead_rank(self) -> Optional[Rank]:
+        """A rank that a signal has ended, waited for a moment; None where all are well.
+
+        The kernel closes a killed rank's connections before its pipes: a peer may tell of the lost connection first.
+        """
+
+        def look() -> Optional[Rank]:
+            for rank in self.ranks:
+                try:
+                    end = os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+                except ChildProcessError:
+                    continue
+                if end is not None and end.si_code != os.CLD_EXITED:
+                    return rank
+            return None
+
+        found = poll(look, time.monotonic() + PEER_SECONDS)
+        return found if isinstance(found, Rank) else None
 
     def _how_rank_ended(self, rank: Rank) -> str:
         def look() -> Any:
