@@ -160,9 +160,9 @@ def bench(
         budget_seconds=budget,
     )
     with Reporter(quiet=quiet, backend=inventory.backend) as reporter, reach(inventory, reporter) as cluster:
-        if not despite_findings:
-            journey.refuse_broken_nodes(cluster, ignored=ignore or ())
-        topology = None if record is None else journey.scan(cluster, ignored=ignore or ())[1]
+        topology, spoken_of = journey.examine(
+            cluster, ignored=ignore or (), despite_findings=despite_findings
+        )
         try:
             made, notes = benching.bench(cluster, settings, plans, output, chosen, reporter)
         except KeyboardInterrupt:
@@ -170,6 +170,7 @@ def bench(
             if output is not None:
                 reporter.say("what was measured is kept: the same command goes on from there")
             raise
+    notes = (*notes, *spoken_of)
     usual = (plans[0].collective, plans[0].dtype)
     lines = [*launches_report(made, *usual, columns(to_stderr=json)), ""]
     if compared := comparisons_report(made):
@@ -183,7 +184,7 @@ def bench(
     if json:
         print_json(made)
     # Behind the tables: where one of these files cannot be written, what was measured has been seen.
-    if record is not None and topology is not None:
+    if record is not None:
         added = benching.record_surface(record, made, inventory, topology, plans[0].dtype)
         reporter.say(f"{added} of {len(made)} launches were added to {record}")
     if html is not None:

@@ -293,10 +293,18 @@ def keep(folder: RunFolder, recommendation: Recommendation) -> None:
         folder.snippets.unlink(missing_ok=True)
 
 
-def refuse_broken_nodes(cluster: Cluster, *, ignored: Collection[str] = ()) -> None:
-    """Scan, and raise Refused where the findings say that a measurement would mislead."""
-    found, _ = scan(cluster, ignored=ignored)
-    refuse_over_errors(found, [node.name for node in cluster.inventory.nodes()], doing="measure")
+def examine(
+    cluster: Cluster, *, ignored: Collection[str] = (), despite_findings: bool = False
+) -> tuple[Topology, tuple[str, ...]]:
+    """The topology of nodes that are to be measured, and what the numbers must say of error findings there.
+
+    Raises Refused over such findings, unless they are to be measured over.
+    """
+    found, topology = scan(cluster, ignored=ignored)
+    names = [node.name for node in cluster.inventory.nodes()]
+    if not despite_findings:
+        refuse_over_errors(found, names, doing="measure")
+    return topology, notes_on(found, names)
 
 
 def _limit_of(inventory: Inventory, backend: Backend) -> Callable[[NcclEnv], bool] | None:
