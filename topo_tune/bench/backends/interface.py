@@ -61,3 +61,21 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """End whatever runs on the nodes."""
+
+
+def measured_one_by_one(
+    backend: Backend,
+    nodes: tuple[Node, ...],
+    settings: tuple[NcclEnv, ...],
+    plan: BenchPlan,
+    *,
+    first_index: int,
+    purpose: str,
+    on_launch: OnLaunch,
+) -> tuple[Launch, ...]:
+    """`measure_together` of a back end whose settings share nothing. Raises HostError."""
+    made = []
+    for index, env in enumerate(settings, start=first_index):
+        made.append(backend.measure(nodes, env, plan, index=index, purpose=purpose))
+        on_launch(made[-1])
+    return tuple(made)

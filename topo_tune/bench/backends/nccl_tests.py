@@ -10,7 +10,7 @@ import msgspec
 from topo_tune.bench import tests_command, tests_outcome, tests_reading
 from topo_tune.bench.agents import Agent, AgentPool
 from topo_tune.bench.answers import was_wrong
-from topo_tune.bench.backends.interface import OnLaunch, keep_nothing
+from topo_tune.bench.backends.interface import OnLaunch, keep_nothing, measured_one_by_one
 from topo_tune.bench.limits import fair_deadline
 from topo_tune.bench.sets import utc_now
 from topo_tune.bench.tests_command import Binary, Job
@@ -88,11 +88,9 @@ class NcclTestsBackend:
         on_launch: OnLaunch = keep_nothing,
     ) -> tuple[Launch, ...]:
         """One launch of each setting, each in processes of its own: nccl-tests makes its communicators once."""
-        made = []
-        for number, env in enumerate(settings):
-            made.append(self.measure(nodes, env, plan, index=first_index + number, purpose=purpose))
-            on_launch(made[-1])
-        return tuple(made)
+        return measured_one_by_one(
+            self, nodes, settings, plan, first_index=first_index, purpose=purpose, on_launch=on_launch
+        )
 
     def probe(self, nodes: tuple[Node, ...], env: NcclEnv) -> Probe:
         """Ask NCCL itself, through its log, which variables it took from the environment or its files."""

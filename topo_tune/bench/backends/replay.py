@@ -13,7 +13,7 @@ import statistics
 import time
 
 from topo_tune.bench.agents import AgentPool
-from topo_tune.bench.backends.interface import OnLaunch, keep_nothing
+from topo_tune.bench.backends.interface import OnLaunch, keep_nothing, measured_one_by_one
 from topo_tune.bench.plan import recorded
 from topo_tune.bench.sets import utc_now
 from topo_tune.bench.surface import Recording, Surface, canonical
@@ -81,11 +81,9 @@ class ReplayBackend:
         on_launch: OnLaunch = keep_nothing,
     ) -> tuple[Launch, ...]:
         """One replayed launch after the other: recorded ones share no processes. Raises HostError."""
-        made = []
-        for index, env in enumerate(settings, start=first_index):
-            made.append(self.measure(nodes, env, plan, index=index, purpose=purpose))
-            on_launch(made[-1])
-        return tuple(made)
+        return measured_one_by_one(
+            self, nodes, settings, plan, first_index=first_index, purpose=purpose, on_launch=on_launch
+        )
 
     def probe(self, nodes: tuple[Node, ...], env: NcclEnv) -> Probe:
         """Which variables each node's processes would have, by NCCL's reading rules on the node's own files."""
